@@ -57,8 +57,8 @@ def start(spec: str) -> None:
     in_range = match and int(match[3]) < int(match[2]) and 0 < int(match[1].rpartition(":")[2]) < 2**16
     if spec != "auto" and not in_range:
         raise ValueError(
-            f"--distributed={spec!r}; write auto, or HOST:PORT,N,I with a port below 65536 and process I of 0 to N - 1,"
-            " for instance 10.0.0.1:1234,2,0."
+            f"--distributed={spec!r}; it must be auto, or HOST:PORT,N,I with a port below 65536 and I"
+            " from 0 to N - 1, for instance 10.0.0.1:1234,2,0."
         )
     address, count, index = (match[1], int(match[2]), int(match[3])) if match else (None, None, None)
     waiting = threading.Timer(
@@ -89,7 +89,7 @@ def start(spec: str) -> None:
         if spec != "auto":
             raise
         raise ValueError(
-            f"--distributed=auto: jax finds no SLURM, Open MPI, Kubernetes or TPU pod here ({error}); write"
+            f"--distributed=auto: jax finds no SLURM, Open MPI, Kubernetes or TPU pod ({error}); write"
             " HOST:PORT,N,I."
         ) from None
     finally:
@@ -118,8 +118,9 @@ def _find(address: str, spec: str, end: float) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise ConnectionError(
-                    f"--distributed={spec}: nobody is at {address} after {JOINING} s ({error}). The first process has"
-                    " to be there, with the same HOST:PORT,N and 0: look at its log, the address and the firewall."
+                    f"--distributed={spec}: no process answered at {address} within {JOINING} s"
+                    f" ({error}). Start the first process there, with the same HOST:PORT,N and 0; else"
+                    " check its log, the address and the firewall."
                 ) from None
         time.sleep(0.2)
 
@@ -131,7 +132,8 @@ def _check_free(address: str, spec: str) -> None:
         socket.create_server(("", port)).close()
     except OSError as error:
         raise ConnectionError(
-            f"--distributed={spec}: port {port} cannot be listened at ({error}); take another one on every process."
+            f"--distributed={spec}: cannot listen on port {port} ({error}); choose another port, on"
+            " every process."
         ) from None
 
 
@@ -160,8 +162,9 @@ _LOST = "gloo|nccl|connection reset|connection closed|socket closed|broken pipe|
 def _gone(peers: Sequence[int]) -> str:
     which = f"process {peers[0]}" if len(peers) == 1 else f"one of the processes {', '.join(map(str, peers))}"
     return (
-        f"{which} of this run is gone: it was ended, or its host or network failed; its own output says more. This one"
-        " cannot go on without it. The same command, on every process, goes on from the last checkpoint."
+        f"{which} of this run was lost: it was ended, or its host or network failed; see its own"
+        " output. This process cannot continue without it. Repeat the command on every process to"
+        " continue from the last checkpoint."
     )
 
 

@@ -274,7 +274,7 @@ def _plural(kind: Any) -> str:
         return _bounded("whole numbers" if parts[0] is int else "numbers", parts[1:])
     if origin is Literal:
         return f"values, each {words(kind)}"
-    return {int: "whole numbers", float: "finite numbers", str: "texts"}.get(kind, "values")
+    return {int: "whole numbers", float: "finite numbers", str: "strings"}.get(kind, "values")
 
 
 def short(value: Any) -> str:
@@ -287,7 +287,7 @@ _WORDS = {
     bool: "True or False",
     int: "a whole number below 2**31",
     float: "a finite number below 3.4e38",
-    str: "a text",
+    str: "a string",
     types.NoneType: "None",
     tuple: "a tuple",
     list: "a tuple",

@@ -65,10 +65,10 @@ def check_name(name: str, option: str) -> str:
     """
     module, _, function = name.partition(":")
     if not all(map(str.isidentifier, [*module.split("."), function])):
-        raise ValueError(f"{option} is {name!r}; a function of your own is module:function.")
+        raise ValueError(f"{option} is {name!r}; to use your own function, write module:function.")
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ValueError(
-            f"{option} is {name!r}: {module} is part of Python's standard library; name a module of your own."
+            f"{option} is {name!r}; {module} is part of Python's standard library: give a module of your own."
         )
     return module
 
@@ -108,7 +108,7 @@ def imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except SystemExit as ended:
-        raise Ended(f"{module} ended the program (exit status {ended.code}) as it was imported.") from None
+        raise Ended(f"{module} ended the program (exit status {ended.code}) when it was imported.") from None
 
 
 def own(name: str, option: str) -> Callable:
@@ -130,28 +130,30 @@ def own(name: str, option: str) -> Callable:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # a module that this one imports is missing
         raise ValueError(
-            f"{option} is {name!r}: there is no module {error.name!r} where Python looks for modules (its"
-            " folder may be missing from PYTHONPATH)."
+            f"{option} is {name!r}; Python finds no module {error.name!r} (its folder may be missing"
+            " from PYTHONPATH)."
         ) from None
     if not hasattr(loaded, function) and module == "__main__":
         raise ValueError(
-            f"{option} is {name!r}: the run was made by a script or a notebook that defines {function}. Define it here"
-            " before, or move it to a file that both import."
+            f"{option} is {name!r}; the function was defined in the script or notebook that started the"
+            " run. Define it here first, or move it to a file that both import."
         )
     if not hasattr(loaded, function):
         raise ValueError(
-            f"{option} is {name!r}: {module} has no function {function!r}. {near(function, functions_of(loaded))}"
+            f"{option} is {name!r}; {module} has no function {function!r}."
+            f" {near(function, functions_of(loaded))}"
         )
     if not callable(value := getattr(loaded, function)):
-        raise ValueError(f"{option} is {name!r}: that is a {type(value).__name__}, not a function.")
+        raise ValueError(f"{option} is {name!r}; it must be a function, not a {type(value).__name__}.")
     if (home := getattr(value, "__module__", None)) not in (module, _main_of_worker(module)):
         raise ValueError(
-            f"{option} is {name!r}: {function} is defined in {home}, not in {module}. Name it there, or wrap it in a"
-            f" function of {module}."
+            f"{option} is {name!r}; {function} is defined in {home}, not in {module}: write"
+            f" {home}:{function}, or wrap it in a function of {module}."
         )
     if any(p.kind is p.VAR_KEYWORD for p in _parameters(value)):
         raise ValueError(
-            f"{option} is {name!r}: {function} takes any option (**); list its options after a *, with their defaults."
+            f"{option} is {name!r}; {function} takes arbitrary options (**): list its options after a"
+            " *, with their defaults."
         )
     return value
 
@@ -239,11 +241,11 @@ def check_options(function: Callable, path: str, section: Mapping[str, Any]) -> 
     shown = f"{function.__name__}({', '.join(str(p.replace(annotation=p.empty)) for p in options)})"
     for name in section:
         if name not in {p.name for p in options} and not open_ended:
-            hint = near(name, [p.name for p in options]) if options else "It takes none."
-            raise ValueError(f"{path}.{name}: no such option of {shown}. {hint}")
+            hint = near(name, [p.name for p in options]) if options else "It takes no options."
+            raise ValueError(f"{path}.{name} is not an option of {shown}. {hint}")
     for p in options:
         if p.default is p.empty and p.name not in section:
-            raise ValueError(f"{path}.{p.name} is missing: {shown}.")
+            raise ValueError(f"{path}.{p.name} is missing; it is required by {shown}.")
 
 
 def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *context: Any) -> Any:
@@ -263,7 +265,7 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     if module is None:
         function = own(name, f"{path}.name")
     elif (found := find(module, name, f"{path}.name")) is None:
-        raise ValueError(f"{path}.name is {name!r}. {near(name, functions_of(module))}")
+        raise ValueError(f"{path}.name is {name!r}, which is unknown. {near(name, functions_of(module))}")
     else:
         function = found
     return call(function, path, section, *context)

@@ -84,18 +84,21 @@ options of a config
 flags.DEFINE_string(
     "config",
     None,
-    "FILE[:key=value,...] of the run, its name in configs/, or a workdir; --config.section.option=value sets a leaf.",
+    (
+        "FILE[:key=value,...], the name of a config in configs/, or a workdir;"
+        " --config.section.option=value sets an option."
+    ),
 )
 _WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Where the run lives; default runs/<config>-<hash of what its numbers depend on>."
+    "workdir", None, "Folder of the run; default runs/<config>-<hash of the options that change its numbers>."
 )
-_MODE = flags.DEFINE_enum("mode", "train", MODES, "What to do.")
+_MODE = flags.DEFINE_enum("mode", "train", MODES, "Task of the command.")
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
 _DISTRIBUTED = flags.DEFINE_string(
     "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
 )
 _ALLOW = flags.DEFINE_list(
-    "allow", [], "Functions, MODULE:FUNCTION, that saved configs of others may name; they run."
+    "allow", [], "Functions, MODULE:FUNCTION, that configs of others may name and run."
 )
 _DEBUG = flags.DEFINE_bool("debug", False, "Show the stack trace of an error.")
 
@@ -126,7 +129,7 @@ def split(argv: Sequence[str]) -> tuple[str | None, list[tuple[str, str]], list[
                 raise ValueError(f"{flag} has no value; write {flag}=VALUE.")
             text = words.pop(0)
         if name != "config" and not all(part.strip() for part in name.split(".")):
-            raise ValueError(f"{flag} names no option; write --config.section.option=VALUE.")
+            raise ValueError(f"{flag} does not name an option; write --config.section.option=VALUE.")
         if name != "config":
             overrides.append((name.removeprefix("config."), text))
         elif config is not None:
@@ -142,16 +145,14 @@ def _parse(argv: list[str]) -> list[str]:
         config, overrides, rest = split(argv)
         rest = flags.FLAGS(rest)
     except flags.UnrecognizedFlagError as error:
-        _fail(f"--{error.flagname} is no flag. {_meant(error.flagname)}")
+        _fail(f"--{error.flagname} is not a flag. {_meant(error.flagname)}")
     except (ValueError, flags.Error) as error:
         _fail(str(error))
     if len(rest) > 1:
         name, equals, _ = rest[1].partition("=")
-        _fail(
-            f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Options are written --name=value.'}"
-        )
+        _fail(f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Write options as --name=value.'}")
     if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
-        _fail(f"--workdir={_WORKDIR.value} names no folder; write --workdir=DIR, or leave it out.")
+        _fail(f"--workdir={_WORKDIR.value} does not name a folder; write --workdir=DIR, or leave it out.")
     if config is not None and not config.strip():
         _fail("--config is empty; try --config=configs/flatclr_digits.py.")
     if config is None and not _WORKDIR.value:
@@ -198,7 +199,9 @@ def resolved(
         runs = replicas.folders(workdir) or [epath.Path(workdir)]
         saved = [str(run) for run in runs if (run / "config.json").is_file()]
     if spec is None and not saved and mode != "report":
-        raise ValueError(f"--workdir={workdir} holds no run; to begin one name its config, --config=FILE.")
+        raise ValueError(
+            f"--workdir={workdir} does not hold a run; to begin one, give its config, --config=FILE."
+        )
     try:
         given: list[str | None] = [spec] if spec is not None or not saved else list(saved)
         settings = [config for run in given for config in configs.expand(run, overrides)]
@@ -212,8 +215,8 @@ def resolved(
         ) from None
     if len(settings) > 1 and mode not in ("train", "describe", "evaluate", "report"):
         raise ValueError(
-            f"--mode={mode} takes one run, and these are {len(settings)} replicas; name the folder of one of them, such"
-            f" as {workdir or 'WORKDIR'}/replica_0."
+            f"--mode={mode} takes one run, not {len(settings)} replicas; give the folder of one"
+            f" replica, such as {workdir or 'WORKDIR'}/replica_0."
         )
     if spec is not None and saved and mode != "train" and not settings[0].evaluate.checkpoint:
         told = {name for name, _ in overrides}
@@ -228,13 +231,13 @@ def _check_data(
     """Refuse a config with other data than the workdir's run, unless the command line sets the difference."""
     from contrastive_jax import config as configs
 
-    hint = "leave --config out to take the run's own, or set"
+    hint = "leave --config out to use the run's own, or set"
     name, of_the_run = now.data.name, run.data.name
     if name != of_the_run:
         if not any(leaf.partition(".")[0] == "data" for leaf in told):
             raise ValueError(
-                f"data.name is {name!r} and the run of --workdir={workdir} is of {of_the_run!r}: {hint}"
-                " --config.data.name if you mean the other."
+                f"data.name is {name!r}, and the run of --workdir={workdir} has {of_the_run!r}: {hint}"
+                " --config.data.name if you want another data set."
             )
         return
     of_others = {"data", "data.name"} | (
@@ -245,7 +248,8 @@ def _check_data(
         for leaf, (was, given) in configs.diff(*sections).items():
             if leaf not in told and not configs.may_change(leaf):
                 raise ValueError(
-                    f"{leaf} is {given!r}, and {was!r} in the run of --workdir={workdir}: {hint} --config.{leaf}."
+                    f"{leaf} is {given!r}, and the run of --workdir={workdir} has {was!r}: {hint}"
+                    f" --config.{leaf}."
                 )
 
 
@@ -295,8 +299,8 @@ def _find_devices() -> None:
         print(
             f"error: JAX_PLATFORMS={asked!r}: jax finds no such device"
             f" ({str(error).splitlines()[0].partition(' (set')[0] if str(error) else 'its library is not installed'})."
-            " Unset it to take what there is (cpu at least), or install jax for the device:"
-            " pip install 'contrastive_jax[cuda]' or 'contrastive_jax[tpu]'.",
+            " Unset it to use the devices of this machine (a CPU at least), or install jax for the"
+            " device: pip install 'contrastive_jax[cuda]' or 'contrastive_jax[tpu]'.",
             file=sys.stderr,
         )
         sys.exit(1)
@@ -312,7 +316,7 @@ def _use_compilation_cache() -> None:
         try:
             folder = private.folder(private.cache_home() / "contrastive_jax" / "compiled")
         except OSError as error:
-            console.warn(f"compiled programs are not kept: {error}.")
+            console.warn(f"compiled programs are not cached: {error}.")
         else:
             jax.config.update("jax_compilation_cache_dir", str(folder))
 
@@ -358,7 +362,7 @@ def main(argv: list[str]) -> None:
         distributed.on_all(True)  # as at the end of a run: all processes have stopped at the same step
         sys.exit(stopped.code)
     except distributed.Insisted:
-        _fail("interrupted twice: what came after the last checkpoint is lost.", 130)
+        _fail("interrupted twice: all steps after the last checkpoint are lost.", 130)
     except KeyboardInterrupt as error:
         _fail_by_signal(error)
     except ImportError as error:
@@ -366,14 +370,17 @@ def main(argv: list[str]) -> None:
             traceback.print_exc()
         _fail(
             limits.exhausted(error)
-            or f"{error}: it is not installed, or damaged; pip install contrastive_jax brings what every mode needs.",
+            or (
+                f"{error}: the module is missing or damaged; pip install contrastive_jax installs the"
+                " modules that all modes need."
+            ),
             1,
         )
     except (ValueError, OSError, ArithmeticError, RuntimeError, MemoryError) as error:
         if _DEBUG.value:
             traceback.print_exc()
         advice = (
-            "; --config.data.corrupt=replace takes another in its place"
+            "; --config.data.corrupt=replace uses another image instead"
             if replaceable(error, _MODE.value)
             else ""
         )

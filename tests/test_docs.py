@@ -258,8 +258,8 @@ def test_the_ledger_of_assumptions_has_every_replication():
     for name, (title, text) in found.items():
         assert f"### `{name}`" in page and title in page and text in page
     for table in map(harness.table_of, harness.all_tables()):
-        for what in table.ASSUMED:
-            assert what.replace("|", "\\|") in page, (table.__name__, what)
+        for what in table.assumed:
+            assert what.replace("|", "\\|") in page, (table.name, what)
 
 
 def test_the_site_brings_its_scripts_and_styles():

@@ -196,7 +196,7 @@ def test_micro_batches_refuse_what_they_would_lose_or_cannot_cut():
         in_microbatches(lambda params, image: params.setdefault("new", image), 3)(
             {"weight": jnp.ones(3)}, images
         )
-    with pytest.raises(ValueError, match="the parameters hold True, which is no array"):
+    with pytest.raises(ValueError, match="the parameters contain True, which is not an array"):
         in_microbatches(lambda params, image: image, 3)({"weight": jnp.ones(3), "flag": True}, images)
     with pytest.raises(ValueError, match=r"an array of shape \(3,\) for 2 rows"):
         in_microbatches(lambda params, image: (image, image.sum(0)), 3)(jnp.ones(3), images)

@@ -126,7 +126,9 @@ def test_the_encoder_is_embedded_loaded_evaluated_and_trained_on(whole, folder, 
     with np.load(embed.embed(config, str(workdir), quiet=True)["test"]) as written:
         np.testing.assert_allclose(written["pooled"], features, rtol=1e-5, atol=1e-6)
     assert encoder.example.shape == x.shape[1:] and encoder.channels == x.shape[-1]
-    with pytest.raises(ValueError, match="open reads image files; this encoder reads (float|int)32 .n, "):
+    with pytest.raises(
+        ValueError, match="open reads image files only; this encoder reads (float|int)32 .n, "
+    ):
         encoder.open("a.png")
     with pytest.raises(ValueError, match="images are .* of shape .*; this encoder reads"):
         encoder(x[:, :-1])
@@ -149,7 +151,7 @@ def test_the_encoder_is_embedded_loaded_evaluated_and_trained_on(whole, folder, 
     loop.train(configs.resolve(str(workdir), more), str(tmp_path / "more"), quiet=True, devices=ONE)
     assert report.report(config, str(workdir), quiet=True) is not None
     page = (workdir / "report.html").read_text()
-    assert "the examples are no images" in page and "data:image/png" not in page
+    assert "The examples are not images" in page and "data:image/png" not in page
 
 
 @pytest.mark.run
@@ -163,16 +165,16 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
 @pytest.mark.parametrize(
     "kind, leaves, says",
     [
-        ("table", {"augment": "simclr"}, "augment.preset is 'simclr', which makes views of images"),
-        ("table", {"augment": "tokens"}, "augment.preset is 'tokens', which takes token ids"),
+        ("table", {"augment": "simclr"}, "augment.preset is 'simclr', for images"),
+        ("table", {"augment": "tokens"}, "augment.preset is 'tokens', for token ids"),
         ("table", {"encoder": "resnet"}, "this encoder reads images"),
         ("table", {"encoder": "conv1d", "encoder.width": 16}, None),
-        ("series", {"evaluate.size": 16}, "evaluate.size is 16; only images are resized"),
-        ("series", {"compose": "rand_bit"}, "compose takes images"),
+        ("series", {"evaluate.size": 16}, "evaluate.size is 16; it must be 0"),
+        ("series", {"compose": "rand_bit"}, "compose needs images"),
         (
             "tokens",
             {"encoder.vocabulary": 19},
-            "encoder.vocabulary is 19; ids lie from 0 to 18, and data has 19",
+            "encoder.vocabulary is 19; ids must be from 0 to 18, and data contains 19",
         ),
         ("tokens", {"augment.mask_id": 20}, "and augment.mask_id has 20"),
         ("tokens", {"augment.padding_id": 21}, "and augment.padding_id has 21"),
@@ -209,11 +211,11 @@ def test_streamed_images_are_not_checked_as_ids():
 def test_preview_and_export_are_for_images(whole_table, tmp_path):
     workdir, config = whole_table
     with pytest.raises(
-        ValueError, match="augment.preset is 'scarf'; --mode=preview shows images, .* float32 .6."
+        ValueError, match="augment.preset is 'scarf'; --mode=preview draws images, .* float32 .6."
     ):
         preview.preview(config, str(tmp_path))
     assert not list(tmp_path.iterdir())
-    with pytest.raises(ValueError, match="export writes ResNets"):
+    with pytest.raises(ValueError, match="--mode=export writes ResNets"):
         export.export(config, str(workdir))
 
 

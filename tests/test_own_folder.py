@@ -70,14 +70,14 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
         removed = tmp_path / "photos/cat/0.png"
         removed.rename(tmp_path / "0.png")
         (note,) = evaluate.evaluate(config, str(folder), quiet=True)["notes"]
-        assert "data has 21 training images, and the run began with 22" in note
+        assert "data has 21 training images; the run began with 22" in note
         shutil.copy(tmp_path / "0.png", tmp_path / "photos/cat/new.png")  # another has come
         (note,) = evaluate.evaluate(config, str(folder), quiet=True)["notes"]
-        assert "as many training images as the run began with, 22, and not the same files" in note
+        assert "22 training images, as many as the run began with" in note
         (tmp_path / "photos/cat/new.png").unlink()
         (tmp_path / "0.png").rename(removed)
     else:
-        assert result["evaluations"] == {} and "evaluations are left out" in capsys.readouterr().out
+        assert result["evaluations"] == {} and "evaluations are skipped" in capsys.readouterr().out
         with pytest.raises(ValueError, match="no labelled test images"):
             evaluate.evaluate(config, str(folder), quiet=True)
     embed.embed(config, str(folder), quiet=True)

@@ -146,7 +146,7 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
         "cnn": 9 * 8 + 8 + 9 * 8 * 16 + 16 + 2 * (8 + 16), "layer": 9 * 16 + 3 * 16, "mlp": 64 * 64 + 64
     }  # fmt: skip
     assert f"encoder: {parameters[encoder]:,} parameters" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=f"is 'encoders:{encoder}'; export writes ResNets"):
+    with pytest.raises(ValueError, match=f"is 'encoders:{encoder}'; --mode=export writes ResNets"):
         export.export(config, str(tmp_path / "run"))
     start = config.to_dict() | {"init": {"checkpoint": str(tmp_path / "run")}}
     loop.train(start, str(tmp_path / "start"), quiet=True, devices=jax.devices()[:1])
@@ -207,18 +207,18 @@ def test_one_device_equals_eight(config, tmp_path):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        (("temperature", "nowhere:f"), "temperature.name is 'nowhere:f': there is no module 'nowhere'"),
+        (("temperature", "nowhere:f"), "temperature.name is 'nowhere:f'; Python finds no module 'nowhere'"),
         (("temperature", "mine:warn"), "mine has no function 'warn'. Did you mean 'warm'"),
         (("augment", "mine:shiftet"), "Did you mean 'shifted'"),
         (("loss", "mine:square"), "mine has no function 'square'"),
-        (("encoder", "__main__:gone"), "made by a script or a notebook that defines gone. Define it here"),
+        (("encoder", "__main__:gone"), "'__main__:gone'; .* Define it here"),
         (("optimizer", "mine:sgd"), "optimizer.name is .* mine has no function 'sgd'"),
-        (("data", "numpy:pi"), "data.name is 'numpy:pi': that is a float, not a function"),
-        (("data", ":f"), "data.name is ':f'; a function of your own is module:function"),
-        (("loss", "/nowhere/mine:f"), "a function of your own is module:function"),
-        (("encoder", ".mine:f"), "encoder.name is '.mine:f'; a function of your own is module:function"),
-        (("schedule", "pathlike:f"), "schedule.root has a PosixPath as its default; a config holds numbers"),
-        (("schedule", "pathlike:g"), "schedule.table has a dict as its default; a config holds numbers"),
+        (("data", "numpy:pi"), "data.name is 'numpy:pi'; it must be a function, not a float"),
+        (("data", ":f"), "data.name is ':f'; .*write module:function"),
+        (("loss", "/nowhere/mine:f"), "write module:function"),
+        (("encoder", ".mine:f"), "encoder.name is '.mine:f'; .*write module:function"),
+        (("schedule", "pathlike:f"), "the default of schedule.root is a PosixPath"),
+        (("schedule", "pathlike:g"), "the default of schedule.table is a dict"),
     ],
 )
 def test_a_function_that_is_not_there_is_one_sentence(mine, override, message, tmp_path, monkeypatch):
@@ -284,12 +284,10 @@ def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:two")])
-    with pytest.raises(ValueError, match=r"temperature.name is 'several:two', which gives an array \(2,\)"):
+    with pytest.raises(ValueError, match="temperature.name is 'several:two', which returns an array \(2,\)"):
         runs.prepare(configs.plain(settings))
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:short")])
-    with pytest.raises(
-        ValueError, match="'several:short', which cannot be called by the step: .*2 positional"
-    ):
+    with pytest.raises(ValueError, match="'several:short', which fails in the step: .*2 positional"):
         runs.prepare(configs.plain(settings))
 
 
@@ -300,11 +298,11 @@ def test_arrays_are_a_data_set():
     assert data.from_arrays(images).test is None
     for wrong, message in (
         ((images.astype(complex),), "must be whole numbers or floats"),
-        ((images, labels[:5]), r"need label \[6\]"),
+        ((images, labels[:5]), "need \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
         ((images, labels + 0.5), "labels are float64; they must be whole numbers"),
-        ((images, labels + 2**31), "labels .* are whole numbers from -1 .none. to 2147483647"),
-        ((images, labels - 1), "labels .* are whole numbers from -1"),
+        ((images, labels + 2**31), "labels .* must be whole numbers from -1 .none. to 2147483647"),
+        ((images, labels - 1), "labels .* must be whole numbers from -1"),
         ((images, labels, None, labels), "test_labels are given without test_images"),
         (
             (images, np.eye(6, 3, dtype=int), images[:2], labels[:2]),

@@ -82,12 +82,12 @@ class Views:
         touches = dict.fromkeys(touch for chain in self._chains for touch in chain.touches(channels))
         if wrong := [touch for touch in touches if touch.channels > channels - constant]:
             advice = (
-                f"augment.{touch.option} is {touch.value}, take {touch.instead(channels - constant)}"
+                f"augment.{touch.option} is {touch.value}, use {touch.instead(channels - constant)}"
                 for touch in wrong
             )
             raise ValueError(
-                f"of {channels} channels the last {constant} are bits, the same all over an image, and would not stay"
-                f" so: {'; '.join(advice)}."
+                f"the last {constant} of {channels} channels are bits and must stay constant over an"
+                f" image: {'; '.join(advice)}."
             )
 
     @property
@@ -148,7 +148,9 @@ class ArrayViews:
             made = function(key, example)
             if getattr(made, "shape", ())[:1] != (arrays.VIEWS,):
                 found = list(made.shape) if hasattr(made, "shape") else f"a {type(made).__name__}"
-                raise ValueError(f"augment.preset is {preset!r}, which returned {found}; views are [2, ...].")
+                raise ValueError(
+                    f"augment.preset is {preset!r}, which returned {found}; views must be [2, ...]."
+                )
             return made
 
         self._views = jax.custom_batching.custom_vmap(views)
@@ -171,7 +173,8 @@ class ArrayViews:
     def cut(self) -> crops.Cut:
         """Raise ValueError: only images can be streamed, since the host cuts out their views."""
         raise ValueError(
-            f"augment.preset is {self._preset!r}, and data is streamed: only images are; take data.stream=off."
+            f"augment.preset is {self._preset!r}, and data is streamed; only images can be streamed:"
+            " set data.stream=off."
         )
 
 
@@ -187,7 +190,7 @@ class ArrayEvaluationView:
 
     def cropped(self, proportion: float) -> "ArrayEvaluationView":
         """Raise ValueError: only images are cropped."""
-        raise ValueError(f"crop is {proportion:g}; only images are cropped: take 0.")
+        raise ValueError(f"crop is {proportion:g}; it must be 0, since only images can be cropped.")
 
 
 _EVALUATION = ArrayEvaluationView()  # one object, so that programs are shared
@@ -235,8 +238,8 @@ def seen(section: Mapping[str, Any], example: Example) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(example.shape, jnp.float32 if floats else jnp.int32)
     if not example.is_image:
         raise ValueError(
-            f"augment.preset is {section['preset']!r}, which makes views of images, uint8 [h, w, c]; these examples are"
-            f" {example}. Take {', '.join(functions_of(arrays))}, or a function of your own."
+            f"augment.preset is {section['preset']!r}, for images, uint8 [h, w, c]; these examples are"
+            f" {example}. Use {', '.join(functions_of(arrays))}, or your own function."
         )
     return jax.ShapeDtypeStruct((section["size"], section["size"], example.shape[-1]), jnp.float32)
 
@@ -284,8 +287,9 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
     function = call(_known(preset), "augment", options, examples)
     if not callable(function):
         raise ValueError(
-            f"augment.preset is {preset!r}, which returned a {type(function).__name__}; it must return a function"
-            " (key, example) -> views [2, ...]. A preset of images has the arguments size and views."
+            f"augment.preset is {preset!r}, which returned a {type(function).__name__}; it must return"
+            " a function (key, example) -> views [2, ...]. A preset for images must have the arguments"
+            " size and views."
         )
     return ArrayViews(function, preset)
 
@@ -330,7 +334,7 @@ def names() -> list[str]:
 
 def _known(preset):
     if (function := find(preset)) is None:
-        raise ValueError(f"augment.preset is {preset!r}. {near(preset, names())}")
+        raise ValueError(f"augment.preset is {preset!r}, which is unknown. {near(preset, names())}")
     return function
 
 
@@ -341,8 +345,8 @@ def _build(preset, size, views, options):
         map(_cuts, (*augmentation.views, augmentation.evaluate))
     ):
         raise ValueError(
-            f"augment.preset is {preset!r}; it must return what the functions of contrastive_jax.augment.presets do,"
-            " an Augmentation whose every Chain has a crop among its steps"
+            f"augment.preset is {preset!r}; it must return an Augmentation, as the functions of"
+            " contrastive_jax.augment.presets do, with a crop in every Chain."
         )
     return augmentation
 
@@ -357,10 +361,11 @@ def _to_float(image):
     """Return an image as float32; uint8 is divided by 255."""
     if image.ndim != 3:
         raise ValueError(
-            f"an image is [height, width, channels], this has shape {image.shape}; jax.vmap makes a batch"
+            f"the image has shape {image.shape}; it must be [height, width, channels]. Use jax.vmap for"
+            " a batch."
         )
     if image.dtype == jnp.uint8:
         return image.astype(jnp.float32) / 255
     if jnp.issubdtype(image.dtype, jnp.floating):
         return image.astype(jnp.float32)
-    raise ValueError(f"an image is uint8 or float in [0, 1], this one is {image.dtype}")
+    raise ValueError(f"the image is {image.dtype}; it must be uint8, or floating in [0, 1].")

@@ -37,7 +37,7 @@ def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats
         return
     if examples.ndim - 1 not in axes or np.issubdtype(examples.dtype, np.floating) != floats:
         raise ValueError(
-            f"augment.preset is {name!r}, which takes {kind}; these examples are {examples.dtype}"
+            f"augment.preset is {name!r}, for {kind}; these examples are {examples.dtype}"
             f" {list(examples.shape[1:])}."
         )
 
@@ -57,7 +57,7 @@ def scarf(examples: np.ndarray | None, *, corruption: Fraction = 0.6, bank: Coun
     _check("scarf", examples, (1,), True, "tables, float32 [F]")
     if examples is None:
         raise ValueError(
-            "augment.preset is 'scarf', which draws from the training examples; there are none here."
+            "augment.preset is 'scarf'; it needs training examples to draw from, and there are none."
         )
     width = examples.shape[1]
     count = int(corruption * width + 1e-9)

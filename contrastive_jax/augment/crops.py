@@ -41,7 +41,7 @@ class Touch(NamedTuple):
         return (
             f"augment.color_channels={possible[-1]}"
             if possible
-            else "a preset that only moves pixels, crop_only or none"
+            else "preset=crop_only or none, which only move pixels"
         )
 
 
@@ -303,8 +303,8 @@ def cut_of(chains: Sequence[Chain]) -> Cut:
         before, crop = chain.steps[: chain.crop], chain.steps[chain.crop]
         if any(step is not same for step in before) or crop.shift:
             raise ValueError(
-                "a streamed data set is cropped on the host, before any other step, and within the image: "
-                "set augment.slant=0 and augment.shift=0, or data.stream=off"
+                "data is streamed, so the host crops inside the image before all other steps: set"
+                " augment.slant=0 and augment.shift=0, or data.stream=off."
             )
     return Cut(tuple((chain.steps[chain.crop], chain.crop, len(chain.steps)) for chain in chains))
 

@@ -86,7 +86,7 @@ def frame(height: int, width: int, *, area, ratio, sampler) -> np.ndarray:
         smallest, largest, refused = 0, pixels, 0
         fallback = ((height - h) // 2, (width - w) // 2, h, w)
     else:
-        raise ValueError(f"sampler is {sampler!r}, allowed are {', '.join(SAMPLERS)}")
+        raise ValueError(f"sampler is {sampler!r}; it must be one of {', '.join(SAMPLERS)}.")
     return np.array([height, width, smallest, largest, refused, *fallback], np.float32)
 
 
@@ -231,7 +231,7 @@ def quarter_turn(key, image):
     """Rotate a square image by 0, 90, 180 or 270 degrees, with equal probability."""
     if image.shape[0] != image.shape[1]:
         raise ValueError(
-            f"a quarter turn needs a square image, this one is {image.shape[0]} x {image.shape[1]}"
+            f"the image is {image.shape[0]} x {image.shape[1]}; a quarter turn needs a square image."
         )
     half, quarter = uniform(key, (2,)) < 0.5
     image = jnp.where(half, image[::-1, ::-1], image)

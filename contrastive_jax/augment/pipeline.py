@@ -61,7 +61,8 @@ def augmentation(
     for name in by_view:
         if not _is_row(options[name]) or len(options[name]) != views:
             raise ValueError(
-                f"{name} is {options[name]!r}, allowed is a tuple of {views} probabilities, one for each view"
+                f"augment.{name} is {options[name]!r}; it must be a tuple of {views} probabilities, one"
+                " for each view."
             )
 
     def make(step, options):
@@ -139,11 +140,11 @@ def crop(
         raise ValueError(f"augment.shift is {shift!r}; it must be at least 0.")
     if crop_min > crop_max:
         raise ValueError(
-            f"augment.crop_min is {crop_min!r} and augment.crop_max {crop_max!r}; crop_min must be at most crop_max."
+            f"augment.crop_min is {crop_min!r}; it must be at most augment.crop_max, {crop_max!r}."
         )
     narrowest, widest = ratio
     if narrowest > widest:
-        raise ValueError(f"augment.ratio is {ratio!r}; the first must be at most the second.")
+        raise ValueError(f"augment.ratio is {ratio!r}; the first number must be at most the second.")
     return RandomCrop(size, (crop_min, crop_max), (narrowest, widest), sampler, method, antialias, shift)
 
 
@@ -264,7 +265,8 @@ def erase(size: int, *, erase: Fraction = 0.0, erase_sides: tuple[Count, Count] 
     """Return the step that blackens a rectangle with a probability."""
     if not erase_sides[0] <= erase_sides[1] <= size:
         raise ValueError(
-            f"augment.erase_sides is {erase_sides!r}; it must be in order, and at most augment.size, {size}."
+            f"augment.erase_sides is {erase_sides!r}; it must be two sides in ascending order, at most"
+            f" augment.size, {size}."
         )
     smallest, largest = erase_sides
     return _sometimes(erase, functools.partial(color.erase, smallest=smallest, largest=largest))
@@ -283,7 +285,8 @@ def normalize(
         return same
     if mean is None or std is None or len(mean) != len(std):
         raise ValueError(
-            f"augment.mean is {mean!r} and augment.std {std!r}; they must be tuples of one length, or both None."
+            f"augment.mean is {mean!r} and augment.std is {std!r}; they must be tuples of one length,"
+            " or both None."
         )
 
     def normalized(key, image):
@@ -291,8 +294,8 @@ def normalize(
         count = _count_color(channels, color_channels)
         if len(mean) not in (count, channels):
             raise ValueError(
-                f"augment.mean and augment.std have {len(mean)} entries, and images {channels}"
-                f" channel{'s' if channels > 1 else ''}, allowed: {count} (colour channels)"
+                f"augment.mean and augment.std have {len(mean)} entries, and images have {channels}"
+                f" channel{'s' if channels > 1 else ''}; allowed: {count} (colour channels)"
                 + (f", {channels} (all)" if channels != count else "")
                 + ", or None: set --config.augment.mean=None --config.augment.std=None"
                 + (f", or data.channels={len(mean)} for a folder" if channels == 1 and len(mean) == 3 else "")
@@ -332,7 +335,9 @@ def _on_color(step: Chain, color_channels: int | None) -> Step:
 def _count_color(channels: int, color_channels: int | None) -> int:
     count = color_channels or (3 if channels >= 3 else 1)
     if count > channels:
-        raise ValueError(f"color_channels is {count}, the image has only {channels}")
+        raise ValueError(
+            f"augment.color_channels is {count}; it must be at most {channels}, the channels of the image."
+        )
     return count
 
 

@@ -80,8 +80,8 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "simclr": Preset(
-        "SimCLR (Chen et al., 2020), as its TF2 code has it, but for blur's sigma, drawn for each image; CIFAR:"
-        " ``strength=0.5, blur=0.0``.",
+        "SimCLR (Chen et al., 2020), as in its TF2 code, but blur's sigma is drawn for each image;"
+        " CIFAR: ``strength=0.5, blur=0.0``.",
         (crop, flip, turn, (scaled_jitter, gray, blur, nothing), clip, normalize),
     ),
     "moco_v1": Preset(
@@ -91,16 +91,17 @@ PRESETS = {
         {"jitter": 1.0, "style": "torchvision"},
     ),
     "moco_v2": Preset(
-        "MoCo v2 (Chen et al., 2020): crop, jitter, grey, blur (a true Gaussian cut at 6 pixels, where MoCo has PIL's"
-        " approximation), flip, normalise.",
+        "MoCo v2 (Chen et al., 2020): crop, jitter, grey, blur (a true Gaussian cut at 6 pixels; MoCo"
+        " uses PIL's approximation), flip, normalise.",
         (crop, (jitter, gray, blur, nothing), flip, *LAST),
         TORCHVISION | IMAGENET | {"crop_min": 0.2},
         {"style": "torchvision", "edges": "edge"},
     ),
     "byol": Preset(
-        "BYOL (Grill et al., 2020), as its JAX code has it but for the box: torchvision's, of up to ten draws, where"
-        " that code draws once and cuts off what is outside. Views differ in how likely they blur and solarise. MoCo"
-        " v3's probabilities and strengths are the same, with ``crop_min=0.2``.",
+        "BYOL (Grill et al., 2020), as in its JAX code except the crop: torchvision's box, in up to"
+        " ten draws, where that code draws once and clips the box. The views have different"
+        " probabilities of blur and solarization. MoCo v3 has the same probabilities and strengths with"
+        " ``crop_min=0.2``.",
         (crop, clip, flip, (jitter, gray, blur, solarize), *LAST),
         IMAGENET
         | {
@@ -112,27 +113,29 @@ PRESETS = {
         {"additive": True},
     ),
     "macl": Preset(
-        "MACL (Huang et al., 2022) on CIFAR and STL-10: crop, jitter, flip, grey; no blur. The paper gives no numbers:"
-        " strengths, probabilities and no normalisation are assumed.",
+        "MACL (Huang et al., 2022) on CIFAR and STL-10: crop, jitter, flip, grey; no blur. The paper"
+        " gives no numbers; strengths, probabilities and the absence of normalisation are assumed.",
         (crop, flip, (jitter, gray, nothing, nothing), *LAST),
         TORCHVISION,
         {"style": "torchvision"},
     ),
     "digits": Preset(
-        "Our recipe for small images of characters (8 x 8 to 28 x 28): no flips, which make other characters. Slant"
-        " and shift blacken margins in all channels: set both to 0 where further channels are bits.",
+        "Our recipe for small images of characters (8 x 8 to 28 x 28), without flips, which turn"
+        " characters into others. Slant and shift blacken margins in all channels: set both to 0 if"
+        " further channels are bits.",
         (slant, crop, (light, noise, erase), flip, *LAST),
         {"crop_min": 0.6, "ratio": (0.8, 1.25), "sampler": "continuous", "method": "bilinear", "flip": 0.0}
         | {"shift": 1.0, "eval_crop": 1.0},
     ),
     "crop_only": Preset(
-        "Random crop and resize alone: MultiDigits of Intriguing Properties (Chen et al., 2021). Evaluation sees the"
-        " whole image, as a digit at its edge counts. The crop's area is assumed to be SimCLR's.",
+        "Random crop and resize only: MultiDigits of Intriguing Properties (Chen et al., 2021)."
+        " Evaluation uses the whole image, since digits may lie at its edge. The crop's area is assumed"
+        " to be SimCLR's.",
         (crop, flip, *LAST),
         {"flip": 0.0, "eval_crop": 1.0},
     ),
     "none": Preset(
-        "No augmentation: every view is what evaluation sees, the largest centred square at ``size``.",
+        "No augmentation: every view is the evaluation view, the largest centred square at ``size``.",
         (),
         {"eval_crop": 1.0},
     ),

@@ -76,16 +76,19 @@ def describe(
     log(f"network, forward and backward, per device\n  gflops_per_step = {needed:,.2f}")
     kind, dtype = run.mesh.devices.flat[0].device_kind, run.settings.dtype
     if cost.peak(kind, dtype) is None:
-        log(f"  no published peak of {kind} in {dtype} is known: the log has no utilisation")
+        log(f"  no published peak of {kind} in {dtype} is known: utilisation is not logged")
     facts = {"compile_seconds": seconds} | costs(step)
     log(f"compiled step{f' of {count} replicas' if count > 1 else ''}, per device")
     for name, value in facts.items():
         log(f"  {name} = {value:,.2f}")
-    log(f"speed\n  not measured: {unfit}" if unfit else "speed, images a second")
+    log(f"speed\n  not measured: {unfit}" if unfit else "speed, images per second")
     for name, value in speed.items():
         log(f"  {name} = {value:,.1f}")
     if "data" in speed and speed["data"] < speed["step"]:
-        log("  the device waits for the data: more cores or data.workers, smaller files, or a larger network")
+        log(
+            "  the device waits for the data: use more cores or data.workers, smaller files, or a larger"
+            " network"
+        )
     facts["gflops_per_step"] = needed
     return facts | {f"images_per_second/{name}": value for name, value in speed.items()}
 
@@ -106,7 +109,7 @@ def prepared(config: Settings | Mapping[str, Any]) -> tuple[Run, list[str]]:
             source = data.stand_in(section.name, **section.options)
             if source is None:
                 raise
-            missing.append(f"{error}; {source.name} are described in its place")
+            missing.append(f"{error}; described with {source.name} instead")
             return source
 
     return prepare(config, source=source_of(config, load)), missing
@@ -141,8 +144,8 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
         if size := sum(x.size * x.dtype.itemsize for x in state):
             yield f"{name}\n  {size // len(train)} bytes for each image, {cost.gib(size)} on each device"
     yield (
-        f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} an epoch,"
-        f" batch {run.settings.train.batch_size}"
+        f"steps\n  {run.total_steps:,} in all, {run.steps_per_epoch:.2f} per epoch, batch"
+        f" {run.settings.train.batch_size}"
     )
 
 

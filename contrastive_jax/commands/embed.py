@@ -53,8 +53,8 @@ def embed(
     settings = configs.settings_of(config)
     if settings.data.options.get("corrupt") == "replace":
         raise ValueError(
-            "data.corrupt is 'replace'; embeddings are of the images they name: take 'raise', with damaged files moved"
-            " elsewhere."
+            "data.corrupt is 'replace'; --mode=embed needs 'raise', so that each embedding belongs to"
+            " its image. Move damaged files away."
         )
     path = settings.evaluate.checkpoint or workdir
     known = encoder.read_settings(path)
@@ -90,7 +90,10 @@ def embed(
         for name in SPLITS:
             other = pathlib.Path(workdir, f"embeddings_{name}.npz")
             if name not in written and other.is_file() and not _is_of(other, settings):
-                workdirs.log(f"{remote.place(workdir, other.name)} is of other images, an earlier call's.")
+                workdirs.log(
+                    f"{remote.place(workdir, other.name)} holds embeddings of other images, from an earlier"
+                    " call."
+                )
     return written
 
 
@@ -136,7 +139,8 @@ def chosen_splits(settings: Settings, source: data.Source) -> dict[str, Any]:
     splits = {name: split for name, split in splits.items() if split is not None}
     if not splits:
         raise ValueError(
-            f"embed.splits={list(settings.embed.splits)!r}: data.name={source.name!r} has none of them."
+            f"embed.splits is {list(settings.embed.splits)!r}; data.name={source.name!r} has none of"
+            " these splits."
         )
     return splits
 
@@ -150,5 +154,7 @@ def chosen_layers(settings: Settings, known: Settings) -> tuple[str, ...]:
     layers, there = settings.embed.layers, encoder.known_layers(known)
     for layer in layers or ("",):
         if layer not in there:
-            raise ValueError(f"embed.layers names {layer!r}; this encoder has {', '.join(there)}.")
+            raise ValueError(
+                f"embed.layers contains {layer!r}; the layers of this encoder are {', '.join(there)}."
+            )
     return layers

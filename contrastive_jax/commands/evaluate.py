@@ -57,7 +57,10 @@ def evaluate(
         if distributed.first():
             workdirs.check_writable(workdir)  # a replica's folder may be a link
         if len(differences := replicas.differences(workdir)) != len(given):
-            raise ValueError(f"--workdir={workdir} does not hold {len(given)} replicas; leave --config out.")
+            raise ValueError(
+                f"--workdir={workdir} does not hold the {len(given)} replicas of --config; leave --config"
+                " out."
+            )
     evaluator = None
     found: list[dict[str, Any]] = []
     for number, place in enumerate(replicas.places(workdir, len(given))):
@@ -125,7 +128,7 @@ def as_trained(settings: Settings, trained: Settings, log: Any) -> Settings:
         if name != "seed" and configs.diff(settings.only(name), {name: section})
     ]
     if differs:
-        log(f"{', '.join(differs)}: as the checkpoint has it, not the config.")
+        log(f"{', '.join(differs)}: taken from the checkpoint, not from the config.")
     if note := encoder.size_note(settings, trained):
         log(note)
     return settings.replaced(**sections)
@@ -151,13 +154,13 @@ def changed(
     if configs.fingerprint(as_here) != configs.fingerprint(trained):
         return []  # other images
     what = (
-        f"{examples:,} training images, and the run began with {had_examples:,}"
+        f"{examples:,} training images; the run began with {had_examples:,}"
         if examples != had_examples
-        else f"as many training images as the run began with, {examples:,}, and not the same files"
+        else f"{examples:,} training images, as many as the run began with, but other files"
     )
     return [
-        f"data has {what}: those that are held out were drawn anew, and the encoder may have been trained on some of"
-        " them."
+        f"data has {what}: the held-out images were drawn anew, and the encoder may have been trained"
+        " on some of them."
     ]
 
 
@@ -172,5 +175,5 @@ def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
     expected = evaluator.network.shapes(evaluator.reads)
     found = saved.params | {"probe": {}}, saved.stats | {"probe": {}}
     if jax.tree.map(np.shape, expected) != jax.tree.map(np.shape, found):
-        raise ValueError(f"the arrays of {path} are not those of the network that its config names.")
+        raise ValueError(f"the arrays of {path} do not match the network of its config.")
     return saved._replace(params=found[0], stats=found[1])

@@ -45,14 +45,14 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
     trained = encoder.read_settings(path)
     if (name := trained.encoder.name) != "resnet":
         raise ValueError(
-            f"encoder.name of {path} is {name!r}; export writes ResNets, whose names PyTorch's libraries share."
-            " Take --mode=embed for features, or contrastive_jax.load_encoder."
+            f"encoder.name of {path} is {name!r}; --mode=export writes ResNets only, whose array names"
+            " PyTorch's libraries share. Use --mode=embed for features, or contrastive_jax.load_encoder."
         )
     if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
-            f"torchvision's ResNet computes something else than the encoder of {path}: {'; '.join(otherwise)}."
-            " export.architecture=own writes it all the same, for this package or for a model changed alike"
-            " (docs/export.md)."
+            f"torchvision's ResNet computes another function than the encoder of {path}:"
+            f" {'; '.join(otherwise)}. To export it anyway, for this package or a model with the same"
+            " changes (docs/export.md), set export.architecture=own."
         )
     if distributed.first():
         workdirs.check_writable(workdir)
@@ -77,14 +77,15 @@ def differences(settings: Settings) -> list[str]:
     options, differing = settings.encoder.options, []
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
-            "encoder.variant='simclr' has a projection shortcut in the first block, torchvision none"
+            "encoder.variant='simclr' has a projection shortcut in the first block, torchvision's has none"
         )
     if options["variant"] == "simclr" and options["stem"] == "imagenet":
         differing.append(
-            "encoder.variant='simclr' pads its max-pooling at the far sides only, torchvision alike on all"
+            "encoder.variant='simclr' pads its max-pooling at the bottom and right only, torchvision's"
+            " on all sides"
         )
     if (epsilon := _epsilon(settings)) != EPSILON:
-        differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's {EPSILON:g}")
+        differing.append(f"norm.epsilon is {epsilon:g}, PyTorch's is {EPSILON:g}")
     return differing
 
 
@@ -97,7 +98,9 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
     if "size" not in section:
-        raise ValueError(f"augment.preset is {section['preset']!r}; export writes encoders of images.")
+        raise ValueError(
+            f"augment.preset is {section['preset']!r}; --mode=export writes encoders of images only."
+        )
     evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # 0: augment.size
     channels = saved.example.channels
     image = (section["size"], section["size"], channels)
@@ -122,8 +125,8 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     (mean, std), crop = view.normalization, view.crop
     if crop is None:
         raise ValueError(
-            f"augment.preset={section['preset']!r} prepares images by more than a crop, a clip and a normalization,"
-            " which is all that an exported file can say."
+            f"augment.preset is {section['preset']!r}; an exported file can describe a crop, a clip and"
+            " a normalization only, and this preset prepares images by more."
         )
     rest = channels - len(mean)
     return {

@@ -44,14 +44,14 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
     source = source_of(settings)
     if "size" not in settings.augment.options:
         raise ValueError(
-            f"augment.preset is {settings.augment.name!r}; --mode=preview shows images, and these examples are"
-            f" {source.train.example}."
+            f"augment.preset is {settings.augment.name!r}; --mode=preview draws images, and these"
+            f" examples are {source.train.example}."
         )
     augment.seen(settings.augment.options, source.train.example)
     count, rows = len(source.train), settings.preview.images
     if rows > count:
         raise ValueError(
-            f"preview.images is {rows}; it must be at most {count}, the training images there are."
+            f"preview.images is {rows}; it must be at most {count}, the number of training images."
         )
     workdirs.check_writable(workdir)
     ids, _ = data.rows(settings.seed, count, 0, rows)

@@ -82,7 +82,7 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
     given = [str(workdir)] if one else [part for part in str(workdir).split(",") if part]
     if not given:
         raise ValueError(
-            f"--workdir={workdir!r} names no run; it is a workdir, or several with commas between."
+            f"--workdir={workdir!r} names no run; it must be a workdir, or several separated by commas."
         )
     log = workdirs.log if distributed.first() and not quiet else lambda message: None
     with contextlib.ExitStack() as copies:
@@ -92,7 +92,7 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
             paths += [(run, part / run.name) for run in replicas.folders(path)] or [(path, part)]
         for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
-                raise FileNotFoundError(f"{path} holds no run: there is no config.json in it.")
+                raise FileNotFoundError(f"{path} does not hold a run: it has no config.json.")
         check_layer(options.layer, [path for path, _ in paths])
         if distributed.first():
             workdirs.check_writable(folders[0])
@@ -130,8 +130,9 @@ def check(options: sections.Report) -> sections.Report:
     """
     if options.queries > options.images or options.neighbours >= options.images:
         raise ValueError(
-            f"report.queries is {options.queries} and report.neighbours {options.neighbours}; they are among"
-            f" report.images={options.images}."
+            f"report.queries is {options.queries} and report.neighbours is {options.neighbours}; with"
+            f" report.images={options.images} they must be at most {options.images} and"
+            f" {options.images - 1}."
         )
     return options
 
@@ -142,7 +143,7 @@ def check_layer(layer: str, runs: Sequence[Any]) -> None:
     known = list(map(encoder.known_layers, read))
     if not any(layer in layers for layers in known):
         most = max(known, key=lambda layers: len(layers))
-        raise ValueError(f"report.layer is {layer!r}; there is {', '.join(most)}.")
+        raise ValueError(f"report.layer is {layer!r}; it must be one of {', '.join(most)}.")
 
 
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
@@ -180,8 +181,8 @@ def read(
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         log(
-            f"{path / 'evaluation.json'} is not what this version writes ({type(error).__name__}: {error}); it is left"
-            " out."
+            f"{path / 'evaluation.json'} was not written by this version ({type(error).__name__}:"
+            f" {error}); it is left out."
         )
         evaluations = judged(settings, result, {})
     seen: Seen | str
@@ -189,7 +190,7 @@ def read(
         seen = features_of(workdir, settings, options)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, or a missing data set
         seen = workdirs.shareable(str(error))
-        log(f"{workdir}: no images are shown: {error}")
+        log(f"{workdir}: the report shows no images: {error}")
     place, config, records, result, evaluations = map(
         workdirs.shareable, (str(workdir), settings.to_dict(), records, result, evaluations)
     )
@@ -246,10 +247,10 @@ def judged(
     images = later.get("data") or settings.only("data").pop("data")
     here = configs.fingerprint(settings.only(*OF_THE_IMAGES))
     clauses = {
-        f"the encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(settings),
+        f"encoder of {later['checkpoint']}": later["config"] != configs.fingerprint(settings),
         f"step {later['step']}": later["step"] != step,
         f"images of {images.get('dir') or images['name']}": later.get("images", here) != here,
-        "images that have changed since": bool(later.get("notes")),
+        "images changed since the training": bool(later.get("notes")),
         f"at {later.get('size')} pixels": later.get("size", size) != (settings.evaluate.size or size),
     }
     rows = {
@@ -396,11 +397,11 @@ def _number(value: Any) -> str:
 def state(run: Shown) -> str:
     """Return the state of a run as text; a run may be trained but not evaluated, if it was interrupted."""
     if not run.result:
-        return "no result.json yet: stopped, or still training"
+        return "no result.json yet: stopped or still training"
     if "diverged" in run.result:
         return f"diverged: {run.result['diverged']}"
     ended = "" in run.evaluations or not run.settings.evaluate.final
-    return "finished" if ended else "trained to its end, not judged: the same command does that"
+    return "finished" if ended else "trained, not evaluated: repeat the command to evaluate it"
 
 
 def facts(run: Shown) -> dict[str, str]:
@@ -414,9 +415,9 @@ def facts(run: Shown) -> dict[str, str]:
         "state": state(run),
         "loss terms": ", ".join(run.settings.loss),
         "seconds": result.get("seconds"),
-        "images a second": result.get("images_per_second"),
+        "images per second": result.get("images_per_second"),
         "devices": f"{device['count']} x {device['kind']}" if device else None,
-        "to be known": " ".join(result.get("notes") or alarms.notes(run.settings)) or None,
+        "notes": " ".join(result.get("notes") or alarms.notes(run.settings)) or None,
         "commit": f"{commit[:10]}{' + changes' if result.get('git_modified') else ''}" if commit else None,
     }
     return {name: _number(value) for name, value in values.items() if value is not None}
@@ -488,7 +489,7 @@ def number_tables(evaluated: Rows) -> list[Table]:
 def _how(scores: Mapping[str, Any]) -> str:
     if "failed" in scores:
         return f"failed: {scores['failed']}"
-    return scores.get("protocol") or f"left out: {scores.get('left_out', 'not said why')}"
+    return scores.get("protocol") or f"left out: {scores.get('left_out', 'no reason given')}"
 
 
 def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -506,10 +507,10 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
     def rows(chosen: Iterable[str], columns: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         return [[name, *(repr(c[name]) if name in c else "—" for c in columns)] for name in chosen]
 
-    title = "Leaves that differ from the base config" if alone else "Leaves in which the runs differ"
+    title = "Options that differ from the base config" if alone else "Options that differ between the runs"
     return [
         (title, ["base", *names] if alone else names, rows(different, compared)),
-        (f"All {len(every)} leaves", names, rows([n for n in every if any(n in c for c in by_run)], by_run)),
+        (f"All {len(every)} options", names, rows([n for n in every if any(n in c for c in by_run)], by_run)),
     ]
 
 
@@ -533,7 +534,7 @@ def histogram(run: Shown) -> str:
             label = f"step {record['step']}"
             place.plot(values, np.linspace(0, 1, len(c)), color=run.colour, alpha=strength, label=label)
     for place, name in zip(axes.flat, ("contrast c", "W"), strict=True):
-        place.set_title(f"{name}: share of the queries below", fontsize=9, loc="left")
+        place.set_title(f"{name}: cumulative share of queries", fontsize=9, loc="left")
     axes.flat[0].legend(fontsize=7, frameon=False, labelcolor=INK)
     return _svg(figure)
 
@@ -547,7 +548,10 @@ def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
         count, wide = seen.features.shape
         return (
             "",
-            f"{count} {seen.split} images with features of {wide} numbers make no map: 2 of each at least.",
+            (
+                f"No map: it needs at least 2 images and 2 features, and there are {count} {seen.split}"
+                f" images with {wide} features."
+            ),
         )
     points, how = plane(seen.features, options.map)
     figure, axes = curves.grid(1, 1, 5.0, 4.2)
@@ -576,11 +580,11 @@ def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
         return [], run.seen
     seen = run.seen
     if seen.pictures is None:
-        return [], "the examples are no images, so there is nothing to show."
+        return [], "The examples are not images; nothing is shown."
     if not options.queries:
-        return [], "report.queries is 0."
+        return [], "report.queries is 0; nothing is shown."
     if len(seen.features) < 2:
-        return [], f"there is one {seen.split} image, and none beside it."
+        return [], f"No neighbours: there is only one {seen.split} image."
     queries = np.random.default_rng(0).permutation(len(seen.features))[: options.queries]
     places = neighbours(seen.features, queries, options.neighbours)
     positions = np.concatenate([queries[:, None], places], axis=1)
@@ -593,8 +597,11 @@ def nearest(run: Shown, options: sections.Report) -> tuple[list, str]:
     lines = np.array([*zip(kinds.flat, map(_data_uri, images), names, strict=True)], object)
     known = (own >= 0) & (labels[:, 1:] >= 0)
     share = np.mean((labels[:, 1:] == own)[known]) if known.any() else None
-    right = "" if share is None else f"; {share:.0%} are of the query's class"
-    caption = f"First a {seen.split} image, then the nearest of the other {len(seen.features) - 1} by cosine{right}."
+    right = "" if share is None else f"; {share:.0%} of them have the query's class"
+    caption = (
+        f"In each row, a {seen.split} image and its nearest neighbours by cosine similarity among the other"
+        f" {len(seen.features) - 1}{right}."
+    )
     return lines.reshape(*positions.shape, 3).tolist(), caption
 
 

@@ -73,8 +73,8 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
             continue
         if name not in _allowed:
             raise ValueError(
-                f"{option} is {name!r} in the config of {place}: a function of the module {module} in {file}, which"
-                f" would run. If you trust it, allow it with --allow={name} (in a program:"
+                f"{option} is {name!r} in the config of {place}; it would run code of {file}. If you"
+                f" trust that file, allow it with --allow={name} (in a program:"
                 " contrastive_jax.config.allow)."
             )
         _keep(name, file, place)
@@ -98,8 +98,8 @@ def _keep(name: str, file: str, workdir: str | os.PathLike) -> None:
         temporary.replace(place / f"{_digest(name, file, _address(workdir))}.json")
     except OSError as error:
         console.warn(
-            f"the approval of {name} for {workdir} cannot be kept in {_approvals()} ({error.strerror or error});"
-            f" the next command on it needs --allow={name}."
+            f"the approval of {name} for {workdir} cannot be saved in {_approvals()}"
+            f" ({error.strerror or error}); the next command on this workdir needs --allow={name}."
         )
 
 

@@ -39,8 +39,8 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
         key, given, text = pair.partition("=")
         if not given:
             raise ValueError(
-                f"config argument {pair!r} is no KEY=VALUE, with a key of {', '.join(defaults)}; a value that has a"
-                " comma is set by --config.section.option=VALUE."
+                f"config argument {pair!r} is not KEY=VALUE; allowed keys: {', '.join(defaults)}. Set a"
+                " value that contains a comma by --config.section.option=VALUE."
             )
         if key not in defaults:
             raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
@@ -50,10 +50,14 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
         if key in allowed and value not in allowed[key]:
             if key == "method" and value in methods.METHODS:
                 raise ValueError(
-                    f"config argument method={value!r} is none of this config's, {', '.join(sorted(allowed[key]))};"
-                    " configs/digits.py and configs/folder.py take any."
+                    f"config argument method={value!r} is not available in this config, which allows"
+                    f" {', '.join(sorted(allowed[key]))}; configs/digits.py and configs/folder.py allow"
+                    " every method."
                 )
-            raise ValueError(f"config argument {key}={value!r}. {near(value, tuple(map(str, allowed[key])))}")
+            raise ValueError(
+                f"config argument {key}={value!r} is not allowed."
+                f" {near(value, tuple(map(str, allowed[key])))}"
+            )
     return ConfigDict(options)
 
 
@@ -65,7 +69,7 @@ def _number(key: str, text: str, kind: type[int] | type[float]) -> int | float:
         pass
     if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 and True are not int
         expected = "a whole number" if kind is int else "a number"
-        raise ValueError(f"config argument {key}={text!r}: expected {expected}.")
+        raise ValueError(f"config argument {key}={text!r}; it must be {expected}.")
     return kind(value)
 
 
@@ -76,7 +80,7 @@ def use_method(config: ConfigDict, name: str) -> ConfigDict:
     augment it sets single leaves.
     """
     if name not in methods.METHODS:
-        raise ValueError(f"config argument method={name!r}. {near(name, methods.METHODS)}")
+        raise ValueError(f"config argument method={name!r} is unknown. {near(name, methods.METHODS)}")
     settings: Mapping[str, Any] = methods.METHODS[name]
     for section, value in settings.items():
         if section in ("optimizer", "schedule", "projector", "predictor", "norm", "probe", "augment"):
@@ -137,33 +141,35 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
         file = epath.Path(address + path if address else os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
     except (KeyError, ImportError) as error:  # unknown kind of storage, or its library is missing
-        raise ValueError(f"the config {(address or '') + path!r} cannot be read here ({error}).") from None
+        raise ValueError(f"the config {(address or '') + path!r} cannot be read ({error}).") from None
     if not file.is_file() and path.isidentifier():
         file = next((f for folder in folders() if (f := folder / f"{path}.py").is_file()), file)
     if not file.is_file():
         near = difflib.get_close_matches(pathlib.Path(path).stem, names(), 1, cutoff=0.7)
         begun = [name for name in names() if name.startswith(f"{path}_")]
-        hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(begun)}." if begun else ""
+        hint = f" Did you mean {near[0]!r}?" if near else f" Existing: {', '.join(begun)}." if begun else ""
         if not address and pathlib.Path(f"{path}.py").is_file():
-            hint = f" There is a file {path}.py: name it with its ending."
+            hint = f" There is a file {path}.py: write its name with the ending."
         raise ValueError(
-            f"there is no config {(address or '') + path!r}; name a file of configs/, a workdir, or a config.json."
-            f"{hint}"
+            f"there is no config {(address or '') + path!r}; give a file of configs/, a workdir, or a"
+            f" config.json.{hint}"
         )
     if file.suffix == ".json":
         try:
             saved = json.loads(file.read_text())
         except (ValueError, RecursionError) as error:  # RecursionError: nested too deep
-            raise ValueError(f"{file} is no JSON ({error}); it is damaged, or no config.json.") from None
+            raise ValueError(
+                f"{file} is not valid JSON ({error}); it is damaged or not a config.json."
+            ) from None
         if not isinstance(saved, dict) or not saved:
-            raise ValueError(f"{file} holds no config: an object of sections is expected.")
+            raise ValueError(f"{file} is not a config; it must hold a JSON object of sections.")
         approval.check(saved, file.parent)
         return completed(saved)
     if file.suffix != ".py":
-        raise ValueError(f"{path} is no config: a file that ends in .py or .json is expected.")
+        raise ValueError(f"{path} is not a config; its name must end in .py or .json.")
     module = _module(pathlib.Path(file))
     if not hasattr(module, "get_config"):
-        raise ValueError(f"{path} is no config: it has no function get_config(arg).")
+        raise ValueError(f"{path} is not a config; it must define a function get_config(arg).")
     return module.get_config(arg)
 
 

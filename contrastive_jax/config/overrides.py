@@ -50,7 +50,8 @@ def _resolve(
     overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
         raise ValueError(
-            f"overrides hold {wrong[0]!r}; they are pairs, ('temperature.tau', 0.2), or a dictionary."
+            f"overrides contain {wrong[0]!r}; they must be pairs such as ('temperature.tau', 0.2), or a"
+            " dictionary."
         )
     given = {name: str(value) for name, value in overrides}
     approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
@@ -180,7 +181,7 @@ def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
     if not key and choice and isinstance(literal, int | float | tuple) and not isinstance(literal, bool):
         numbers = [f"--config.{section}.{o}={text}" for o, v in parent.items() if type(v) in (int, float)]
         raise ValueError(
-            f"--config.{section}={text}: {section} names a function, not a number"
+            f"--config.{section}={text}: {section} must be the name of a function, not a number"
             + (f"; did you mean {' or '.join(numbers[:3])}?" if numbers else ".")
         )
     if not key and choice or key == choice and choice:
@@ -188,8 +189,8 @@ def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
         return f"{section}.{choice}"
     if not key:
         raise ValueError(
-            f"--config.{section}={text}: it is a section; write --config.{section}.OPTION=VALUE,"
-            f" OPTION one of {', '.join(parent)}."
+            f"--config.{section}={text}: {section} is a section; write --config.{section}.OPTION=VALUE"
+            f" with OPTION one of {', '.join(parent)}."
         )
     return ""
 

@@ -130,7 +130,10 @@ class Settings:
         self.__dict__.update(values=values, find=find or Finder(), checked=checked)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"settings do not change; replaced({name}=...) returns others.")
+        raise AttributeError(
+            f"settings.{name} cannot be set: settings are immutable; settings.replaced({name}=...) returns"
+            " a changed copy."
+        )
 
     def __contains__(self, section: str) -> bool:
         return section in self.values
@@ -170,7 +173,9 @@ class Settings:
         if part == "loss" and not isinstance(given, Mapping):
             given = {"weight": given}  # a term may be given by its weight alone
         if not isinstance(given, Mapping):
-            raise ValueError(f"{path} is {'missing' if given is None else repr(given)}; it is a section.")
+            raise ValueError(
+                f"{path} is {'missing' if given is None else repr(given)}; it must be a section."
+            )
         options = _values(given)
         if part in schema.SECTIONS:
             return Section(path, "", schema.SECTIONS[part], options)

@@ -120,6 +120,7 @@ def _share(duration: str, published: str, now: str) -> str:
     (number, unit), (whole, of), (new, of_new) = (text.split() for text in (duration, published, now))
     if unit.rstrip("s") != of.rstrip("s"):
         raise ValueError(
-            f"{duration!r} is no share of {published!r}: write both in epochs, steps or examples."
+            f"{duration!r} and {published!r} have different units; write both in epochs, in steps or in"
+            " examples."
         )
     return f"{float(number) * float(new) / float(whole):g} {of_new}"

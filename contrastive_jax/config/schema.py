@@ -29,8 +29,8 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 
 # Leaves that no function takes by this name -> their meaning.
 LEAVES = {
-    "loss.*.weight": "weight of this term in the loss that is minimised.",
-    "evaluators.*.name": "function of this column, from contrastive_jax.evaluators.protocols or measures.",
+    "loss.*.weight": "weight of this term in the training loss.",
+    "evaluators.*.name": "function that computes this column, from contrastive_jax.evaluators.protocols or measures.",
     "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
     " name of a prepared set (cifar10).",
 }
@@ -210,7 +210,7 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
         if section in settings:
             _check_section(section, settings[section], default)
         else:
-            raise ValueError(f"{section} is missing; every config has it.")
+            raise ValueError(f"{section} is missing; every config must have this section.")
     check_names(settings, find)
     defaults, given = leaves(whole), leaves(settings)
     for name in defaults:
@@ -221,7 +221,7 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
                 name.partition(".")[2] not in parameters(taker) for taker in named(settings, section, find)
             )
         if not chosen and name not in given:
-            raise ValueError(f"{name} is missing. It is {option_of(settings, name, find).meaning}")
+            raise ValueError(f"{name} is missing. Its meaning: {option_of(settings, name, find).meaning}")
     for leaf in given:
         section = leaf.partition(".")[0]
         by_function = section in (*NAMED, "augment", "loss", "evaluators")
@@ -233,8 +233,8 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
             raise ValueError(refused)
     if not FILE_NAME.fullmatch(settings["name"]):
         raise ValueError(
-            f"name is {settings['name']!r}; it names a folder, so it is made of letters, digits and . , + = @ _ -,"
-            " a letter or digit first."
+            f"name is {settings['name']!r}; it must be a folder name of letters, digits and . , + = @ _"
+            " -, starting with a letter or digit."
         )
 
 
@@ -275,7 +275,7 @@ def _check_section(section: str, given: Any, default: Any) -> None:
         return
     if not isinstance(given, Mapping | ConfigDict):
         raise ValueError(
-            f"{section} is {short(given)}; it is a section, with options such as {', '.join(default)}."
+            f"{section} is {short(given)}; it must be a section with options such as {', '.join(default)}."
         )
     if "name" in default or "preset" in default:
         key = "name" if "name" in default else "preset"
@@ -284,11 +284,11 @@ def _check_section(section: str, given: Any, default: Any) -> None:
     for name, value in given.items():
         nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
         if isinstance(value, Mapping | ConfigDict) and not nested:
-            raise ValueError(f"{section}.{name} is {short(value)}; it is one value, not a section.")
+            raise ValueError(f"{section}.{name} is {short(value)}; it must be one value, not a section.")
         for option, inner in value.items() if isinstance(value, Mapping | ConfigDict) else ():
             if isinstance(inner, Mapping | ConfigDict):
                 raise ValueError(
-                    f"{section}.{name}.{option} is {short(inner)}; it is one value, not a section."
+                    f"{section}.{name}.{option} is {short(inner)}; it must be one value, not a section."
                 )
 
 

@@ -361,8 +361,8 @@ def _check_kind(option: str, default: Any) -> None:
             _check_kind(option, one)
     elif not isinstance(default, bool | int | float | str):
         raise ValueError(
-            f"{option} has a {type(default).__name__} as its default; a config holds numbers, text, True and False, and"
-            " tuples of these."
+            f"the default of {option} is a {type(default).__name__}; a config can hold numbers, text,"
+            " True and False, and tuples of these."
         )
 
 
@@ -381,10 +381,11 @@ def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:
     match = re.fullmatch(rf"\s*(?P<number>{number})\s*(?P<unit>epoch|step|example)s?\s*", str(duration))
     if not match:
         raise ValueError(
-            f"{option} is {duration!r}; write a number and its unit: '60 epochs', '1000 steps' or '1e6 examples'."
+            f"{option} is {duration!r}; it must be a number and a unit: '60 epochs', '1000 steps' or"
+            " '1e6 examples'."
         )
     examples_in = {"epoch": examples, "step": batch_size, "example": 1}[match["unit"]]
     steps = math.ceil(float(match["number"]) * examples_in / batch_size - 1e-9)
     if steps >= 2**31:
-        raise ValueError(f"{option} is {duration!r}, {steps:.1e} steps; a run has fewer than 2**31.")
+        raise ValueError(f"{option} is {duration!r}, {steps:.1e} steps; a run must have fewer than 2**31.")
     return steps

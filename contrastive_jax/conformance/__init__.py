@@ -93,7 +93,7 @@ def check(
             raise ValueError(f"{argument} is {given!r}; allowed: {', '.join(allowed)}.")
     for argument, names in (("only", only), ("skip", skip)):
         if unknown := set(names) - set(CHECKS):
-            raise ValueError(f"{argument} names {sorted(unknown)[0]!r}; checks: {', '.join(CHECKS)}.")
+            raise ValueError(f"{argument} contains {sorted(unknown)[0]!r}; allowed: {', '.join(CHECKS)}.")
     if tau is not None and not 0 < tau < float("inf"):
         raise ValueError(f"tau is {tau}; it must be positive.")
     if not 2 <= ranks <= 8:

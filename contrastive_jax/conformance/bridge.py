@@ -283,4 +283,4 @@ def first(value: Any) -> Any:
     return found
 
 
-WANTED = "a loss returns a number, or one a query"
+WANTED = "a loss must return a number, or one per query"

@@ -15,7 +15,7 @@ HELP = """usage: contrastive-jax check MODULE:FUNCTION --as=LOSS [OPTION ...]
 Check a contrastive loss of JAX, PyTorch or NumPy against float64: values,
 gradients, conventions, numerics, micro-batches, ranks and memory.
 The function takes two arrays [N, D] (or embeddings [N, D] and labels [N], or
-two arrays and a queue) and returns a number, or one a query.
+two arrays and a queue) and returns a number, or one per query.
 
 options
   --as=LOSS          {losses}
@@ -82,7 +82,7 @@ def parse(words: Sequence[str]) -> tuple[str, dict]:
         raise ValueError(f"{given}; write contrastive-jax check MODULE:FUNCTION --as=LOSS.")
     if "as_" not in arguments:
         raise ValueError(
-            f"--as is missing; it names the loss that the function should be: {', '.join(SPECS)}."
+            f"--as is missing; it must be the loss that the function should compute: {', '.join(SPECS)}."
         )
     return names[0], arguments | {"options": loss_options}
 
@@ -104,7 +104,7 @@ def _function(name: str):
         if not f"{module}.".startswith(f"{error.name}."):
             raise ValueError(f"{module} imports {error.name!r}, which is not installed.") from None
         raise ValueError(
-            f"function is {name!r}: there is no module {error.name!r} in this folder or where Python looks for modules."
+            f"function is {name!r}; Python finds no module {error.name!r}, also not in this folder."
         ) from None
     except lookup.Ended:
         raise
@@ -116,7 +116,8 @@ def _function(name: str):
     if function is None:
         known = lookup.functions_of(loaded)
         raise ValueError(
-            f"function is {name!r}: {module} has no such function. {lookup.near(name.partition(':')[2], known)}"
+            f"function is {name!r}; {module} has no such function."
+            f" {lookup.near(name.partition(':')[2], known)}"
         )
     return function
 

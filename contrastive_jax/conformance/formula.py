@@ -11,18 +11,21 @@ from contrastive_jax.conformance.specs import LABELS, PAIRS, QUEUE, VIEWS
 VALUE, GRADIENT = 3e-4, 2e-3  # allowed relative errors in float32 without saturation
 
 WRONG = {
-    ("candidates", "same"): "negatives are those of the query's own view only; add the other view's",
+    ("candidates", "same"): "negatives are from the query's own view only; add those of the other view",
     (
         "candidates",
         "other",
-    ): "negatives are those of the other view only, N - 1; this loss has 2N - 2 of both views",
+    ): "negatives are from the other view only, N - 1; this loss has 2N - 2 from both views",
     ("positive", "out"): "the positive is missing from the sum over candidates (that is DCL)",
     ("positive", "in"): "the positive is in the sum over negatives (that is InfoNCE)",
     ("own", "in"): "the query itself is among its candidates; mask the diagonal of the same-view scores",
     (
         "sums",
         "two",
-    ): "the logarithms of two sums, one a view, are added; take the logarithm of one sum over both",
+    ): (
+        "the logarithms of two sums, one for each view, are added; use the logarithm of one sum over"
+        " both views"
+    ),
     ("directions", "a"): "only the first array's rows are queries; add the other direction",
     ("directions", "b"): "only the second array's rows are queries; add the other direction",
     ("held", False): "a gradient flows through a part that the definition holds constant; detach it",
@@ -30,14 +33,16 @@ WRONG = {
         "keys",
         "in",
     ): "the batch's own keys are in the queue, so a positive is also a negative; enqueue after the loss",
-    ("reading", "out"): "positives are averaged outside of the logarithm (SupCon, eq. 2)",
-    ("reading", "in"): "positives are averaged inside of the logarithm (SupCon, eq. 3)",
-    ("reading", "in_sum"): "positives are summed inside of the logarithm",
+    ("reading", "out"): "positives are averaged outside the logarithm (SupCon, eq. 2)",
+    ("reading", "in"): "positives are averaged inside the logarithm (SupCon, eq. 3)",
+    ("reading", "in_sum"): "positives are summed inside the logarithm",
     ("reading", "sincere"): "the other positives are missing from the denominator (SINCERE)",
     (
         "reading",
         "pairs",
-    ): "other positives are missing from the denominator, and all pairs weigh the same (NT-Xent of pairs)",
+    ): (
+        "other positives are missing from the denominator, and all pairs have equal weight (NT-Xent of pairs)"
+    ),
 }
 
 
@@ -74,12 +79,18 @@ def cause_of(found: list, exact: list, form_of: str = "") -> str:
         return "the gradient is zero: everything is detached"
     ratio = float(vectors[0] @ vectors[1] / (vectors[1] @ vectors[1]))
     if error(vectors[0], ratio * vectors[1]) < GRADIENT:
-        return f"the gradient is {ratio:.4g} x the exact one, and the value is right: it is scaled apart"
+        return (
+            f"the gradient is {ratio:.4g} x the exact one, but the value is correct: the gradient alone is"
+            " scaled"
+        )
     for name, mine in zip("ab", found, strict=False):
         if not np.any(mine):
-            return f"array {name} carries no gradient: it is detached"
+            return f"array {name} has no gradient: it is detached"
     cosine = float(vectors[0] @ vectors[1] / np.prod([np.linalg.norm(v) for v in vectors]))
-    return f"the gradient is not that of the value (cosine {cosine:.3f}): a part is detached or counted twice"
+    return (
+        f"the gradient does not belong to the value (cosine {cosine:.3f}): a part is detached or counted"
+        " twice"
+    )
 
 
 def both(
@@ -95,14 +106,22 @@ def both(
     wrong_value, wrong_gradient = session.compared(outcome, expected)
     tau = session.working_tau if tau is None else tau
     if wrong_value > value:
-        raise Failed(f"the value is {outcome.value:.6g}, exactly {expected[0]:.6g}", wrong_value, batch, tau)
+        raise Failed(
+            f"the value is {outcome.value:.6g}, and the exact one is {expected[0]:.6g}",
+            wrong_value,
+            batch,
+            tau,
+        )
     if wrong_gradient > gradient:
         raise Failed(cause_of(outcome.gradients, expected[1]), wrong_gradient, batch, tau)
     return max(wrong_value, wrong_gradient), outcome
 
 
 @check(
-    "The value is the loss's, computed in float64 by another code, up to the factor that `convention` names.",
+    (
+        "The value equals the loss computed by separate code in float64, up to the factor given by"
+        " `convention`."
+    ),
     "jsboige/CoursIA#13003 (expected values of a test were wrong)",
     needs_form=False,
 )
@@ -120,7 +139,7 @@ def value(session: Session):
         wrong, _ = session.compared(outcome, expected)
         if wrong > VALUE:
             raise Failed(
-                f"the value is {outcome.value:.6g}, exactly {expected[0]:.6g}",
+                f"the value is {outcome.value:.6g}, and the exact one is {expected[0]:.6g}",
                 wrong,
                 batch,
                 session.working_tau,
@@ -130,7 +149,7 @@ def value(session: Session):
 
 
 @check(
-    "The factor, the temperature's meaning and the normalisation are those of a known convention, and are named.",
+    "Factor, meaning of the temperature and normalisation match a known convention, which is reported.",
     "raminnakhli/DCL#1 (DCLW times N), raminnakhli/DCL#13 (sum or mean), HobbitLong/SupContrast#1 (base temperature)",
 )
 def convention(session: Session):
@@ -171,7 +190,7 @@ def described(session: Session) -> str:
     words.append(
         "rows are normalised"
         if session.normalises
-        else "rows are taken as they are"
+        else "rows are used without normalisation"
         if not session.unit
         else "rows must have unit length"
     )
@@ -184,7 +203,7 @@ def described(session: Session) -> str:
 
 
 @check(
-    "The gradient is the exact one (complex step in float64), times the value's factor.",
+    "The gradient equals the exact one (complex step in float64), times the value's factor.",
     "huggingface/sentence-transformers#3862 (gradients of all micro-batches but the last were dropped)",
 )
 def gradient(session: Session):
@@ -201,8 +220,11 @@ def gradient(session: Session):
 
 
 @check(
-    "Negatives are those of the loss: the other view's, or both views', in the logarithm of one sum.",
-    "lightly-ai/lightly#1827 (DCL's negatives as two logarithms, for three years)",
+    (
+        "Negatives are from the views that the loss defines, the other one or both, in the logarithm of"
+        " one sum."
+    ),
+    "lightly-ai/lightly#1827 (DCL's negatives in two logarithms, for three years)",
 )
 def candidates(session: Session):
     """Check the candidates."""
@@ -212,7 +234,7 @@ def candidates(session: Session):
     number = session.arrays()[0].shape[0]
     return float(
         2 * number - 2 if session.form.variant.candidates == "both" else number - 1
-    ), "negatives a query at N = 6"
+    ), "negatives per query at N = 6"
 
 
 @check("A query is not its own candidate.", "")
@@ -222,11 +244,11 @@ def self_pair(session: Session):
         raise NotApplicable("no query is among the candidates of this loss")
     refuse(session, "own")
     if session.spec.kind == PAIRS and session.form.variant.candidates == "other":
-        raise NotApplicable("candidates are of the other view, where the query is not")
+        raise NotApplicable("candidates are from the other view, which does not contain the query")
     return None, ""
 
 
-@check("The positive is in the sum over candidates (InfoNCE) or out of it (DCL), as the loss has it.", "")
+@check("The positive is in the sum over candidates (InfoNCE) or not (DCL), as the loss defines.", "")
 def positive(session: Session):
     """Check whether the positive is in the sum over candidates."""
     if "positive" not in session.spec.mistakes:
@@ -252,7 +274,11 @@ def duplicates(session: Session):
 
 
 @check(
-    "Several positives are averaged out of the logarithm, in it, or as SINCERE does, as the loss has it.", ""
+    (
+        "Several positives are averaged outside the logarithm, inside it, or as in SINCERE, as the loss"
+        " defines."
+    ),
+    "",
 )
 def several_positives(session: Session):
     """Check how several positives are combined."""
@@ -260,16 +286,16 @@ def several_positives(session: Session):
         raise NotApplicable("a query has one positive")
     refuse(session, "reading")
     return None, {
-        "out": "averaged outside of the logarithm",
-        "in": "averaged in the logarithm",
-        "in_sum": "summed in the logarithm",
+        "out": "averaged outside the logarithm",
+        "in": "averaged inside the logarithm",
+        "in_sum": "summed inside the logarithm",
         "sincere": "one by one, without the other positives",
-        "pairs": "all pairs weigh the same",
+        "pairs": "all pairs have equal weight",
     }[session.form.variant.reading]
 
 
 @check(
-    "A row without a positive leaves value and gradient finite, and its part in the mean is named.",
+    "A row without a positive leaves value and gradient finite; its effect on the mean is reported.",
     "huggingface/sentence-transformers#3668 (no second class), lightly-ai/lightly#1938 (a silent NaN)",
 )
 def class_of_one(session: Session):
@@ -293,21 +319,23 @@ def class_of_one(session: Session):
     best = min(seen, key=lambda lone: seen[lone])
     if seen[best] > GRADIENT:
         raise Failed(
-            "rows without a positive are neither left out of the mean nor 0 in it",
+            "rows without a positive are neither left out of the mean nor counted as 0 in it",
             seen[best],
             batch,
             session.working_tau,
         )
-    return seen[best], "left out of the mean" if best == "left_out" else "0 in the mean over all rows"
+    return seen[
+        best
+    ], "left out of the mean" if best == "left_out" else "counted as 0 in the mean over all rows"
 
 
-@check("The smallest batch with a negative: two examples.", "")
+@check("The smallest batch with a negative, two examples, has the exact value and gradient.", "")
 def batch_of_two(session: Session):
     """Compare a batch of two examples."""
     return both(session, session.arrays((2, 2)))[0], ""
 
 
-@check("Permuted rows have the same value and permuted gradients.", "", needs_form=False)
+@check("Permuting the rows keeps the value and permutes the gradients.", "", needs_form=False)
 def row_order(session: Session):
     """Compare the results before and after permuting the rows."""
     batch = session.arrays()
@@ -329,14 +357,17 @@ def row_order(session: Session):
 
 
 @check(
-    "With the two arrays exchanged value and gradients are the same, unless the loss has one direction.",
+    (
+        "Exchanging the two arrays keeps the value and exchanges the gradients, unless the loss has one"
+        " direction."
+    ),
     "",
     needs_form=False,
 )
 def symmetry(session: Session):
     """Compare the results before and after exchanging the views."""
     if session.spec.kind != PAIRS:
-        raise NotApplicable("its arrays have different parts")
+        raise NotApplicable("its arrays have different roles")
     refuse(session, "directions")
     batch = session.arrays()
     first, second = session.call(batch), session.call(batch[::-1])
@@ -358,9 +389,7 @@ def symmetry(session: Session):
     return wrong, ""
 
 
-@check(
-    "Of losses with held parts (FlatNCE, DCLW, MACL): no gradient flows through them.", "", needs_form=False
-)
+@check("No gradient flows through the constant parts of FlatNCE, DCLW and MACL.", "", needs_form=False)
 def detached_parts(session: Session):
     """Check that no gradient flows through the parts held constant."""
     if not session.spec.parts:
@@ -369,13 +398,13 @@ def detached_parts(session: Session):
     outcome: Outcome = session.call(batch)
     if not np.any(outcome.gradient):
         raise Failed(
-            f"the gradient is zero: nothing but {session.spec.parts} may be held, or that is not",
+            f"the gradient is zero: more than {session.spec.parts} is held constant, or that is not",
             0.0,
             batch,
             session.working_tau,
         )
     if session.convention is None:
-        raise NotApplicable("no known form of the loss has its values: see value")
+        raise NotApplicable("no known form of the loss has these values: see the check value")
     expected = session.expected(batch)
     _, right = session.compared(outcome, expected)
     if session.name == "flatnce":
@@ -386,7 +415,7 @@ def detached_parts(session: Session):
     )
     if right > GRADIENT and other < GRADIENT:
         raise Failed(
-            f"a gradient flows through what the definition holds: {session.spec.parts}",
+            f"a gradient flows through a part that the definition holds constant: {session.spec.parts}",
             right,
             batch,
             session.working_tau,
@@ -396,7 +425,7 @@ def detached_parts(session: Session):
     return right, f"held: {session.spec.parts}"
 
 
-@check("Keys of the batch are not in the queue when its loss is computed.", "")
+@check("Keys of the batch are not in the queue while its loss is computed.", "")
 def queue_keys(session: Session):
     """Check that the positive is not also in the queue."""
     if session.spec.kind != QUEUE:

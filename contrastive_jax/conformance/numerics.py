@@ -23,7 +23,7 @@ def scaled(batch: list, factor: float) -> list:
 def needs_normalisation(session: Session) -> None:
     """Raise NotApplicable if the function does not normalise rows."""
     if not session.normalises:
-        raise NotApplicable("the function does not normalise rows: normalise them before")
+        raise NotApplicable("the function does not normalise rows: normalise them first")
 
 
 def invariant(session: Session, factor: float) -> float:
@@ -40,8 +40,8 @@ def invariant(session: Session, factor: float) -> float:
     wrong = abs(found.value - exact.value) / max(abs(exact.value), 1e-6)
     if wrong > 10 * VALUE:
         raise Failed(
-            f"rows multiplied by {factor:g} change the value from {exact.value:.6g} to {found.value:.6g}: a constant is"
-            " added to the norm, or bounds it",
+            f"rows multiplied by {factor:g} change the value from {exact.value:.6g} to"
+            f" {found.value:.6g}: a constant is added to the norm or bounds it",
             wrong,
             scaled(batch, factor),
             session.working_tau,
@@ -57,7 +57,7 @@ def invariant(session: Session, factor: float) -> float:
     return wrong
 
 
-@check("The length of rows has no influence where the function normalises them.", "")
+@check("The length of rows has no influence if the function normalises them.", "")
 def row_scale(session: Session):
     """Compare rows ten times as long."""
     needs_normalisation(session)
@@ -73,7 +73,7 @@ def zero_rows(session: Session):
         batch[1][0] = 0.0
     if not session.call(batch).finite:
         raise Failed(
-            "a row of zeros gives NaN: the norm's gradient divides by zero; take rsqrt(max(sum x^2, eps))",
+            "a row of zeros gives NaN: the norm's gradient divides by zero; use rsqrt(max(sum x^2, eps))",
             None,
             batch,
             session.working_tau,
@@ -81,7 +81,7 @@ def zero_rows(session: Session):
     return None, ""
 
 
-@check("Rows of norm 1e-6 and 1e6 have the result of rows of norm 1.", "")
+@check("Rows of norm 1e-6 and 1e6 give the result of rows of norm 1.", "")
 def norms(session: Session):
     """Compare very short and very long rows."""
     needs_normalisation(session)
@@ -89,7 +89,7 @@ def norms(session: Session):
 
 
 @check(
-    "At temperature 0.01 value and gradient are finite and exact (e^(1 / 0.01) is no float32).",
+    "At temperature 0.01 value and gradient are finite and exact (e^(1 / 0.01) is not a float32).",
     "openai/CLIP#530, kornia/kornia#3480 and #3481 (NaN at scale 100)",
 )
 def tau_0_01(session: Session):
@@ -107,7 +107,7 @@ def at_temperature(session: Session, tau: float, value: float = 1e-2, gradient: 
     outcome, expected = session.call(batch, tau), session.expected(batch, tau)
     if not outcome.finite:
         raise Failed(
-            f"NaN or infinity at temperature {tau:g}: take a logsumexp that subtracts the largest logit",
+            f"NaN or infinity at temperature {tau:g}: use a logsumexp that subtracts the largest logit",
             None,
             batch,
             tau,
@@ -115,8 +115,8 @@ def at_temperature(session: Session, tau: float, value: float = 1e-2, gradient: 
     wrong_value, wrong_gradient = session.compared(outcome, expected)
     if wrong_value > value:
         raise Failed(
-            f"the value is {outcome.value:.6g}, exactly {expected[0]:.6g}: exponentials are cut off, or a finite mask"
-            " shows through",
+            f"the value is {outcome.value:.6g}, and the exact one is {expected[0]:.6g}: exponentials"
+            " are clipped, or masked entries are finite and count",
             wrong_value,
             batch,
             tau,
@@ -139,7 +139,7 @@ def large_logits(session: Session):
     outcome, expected = session.call(batch), session.expected(batch)
     if not outcome.finite:
         raise Failed(
-            "NaN or infinity at logits of 1e4: take a logsumexp that subtracts the largest logit",
+            "NaN or infinity at logits of 1e4: use a logsumexp that subtracts the largest logit",
             None,
             batch,
             session.working_tau,
@@ -151,7 +151,7 @@ def large_logits(session: Session):
 
 
 @check(
-    "Where positives score far above negatives, the small gradient is not lost to rounding.",
+    "The small gradient of positives that score far above negatives is not lost to rounding.",
     "HobbitLong/SupContrast#14 and #45 (a saturated loss)",
 )
 def saturated_positives(session: Session):
@@ -178,8 +178,8 @@ def saturated_positives(session: Session):
     if wrong > LOST:
         lost = "zero" if not np.any(outcome.gradient) else f"wrong by {wrong:.0%}"
         raise Failed(
-            f"the gradient is {lost} where it is {size:.1e} exactly: 1 - softmax cancels; take softplus of the"
-            " contrast",
+            f"the gradient is {lost}, and the exact one is {size:.1e}: 1 - softmax cancels; use"
+            " softplus of the contrast",
             wrong,
             batch,
             session.working_tau if tau is None else tau,
@@ -199,7 +199,7 @@ def half(session: Session, dtype: str):
     try:
         outcome = session.call(batch, tau, dtype=dtype)
     except Refused as refused:
-        raise NotApplicable(f"it refuses {dtype}: {refused}"[:200]) from None
+        raise NotApplicable(f"it raises an error for {dtype}: {refused}"[:200]) from None
     expected = session.expected(batch, tau)
     if not outcome.finite:
         raise Failed(
@@ -225,44 +225,50 @@ PRECISION = (
 )
 
 
-@check("float16 rows have a gradient within 1 % of float64's on the same rows.", PRECISION)
+@check("The gradient of float16 rows is within 1 % of float64's on the same rows.", PRECISION)
 def float16(session: Session):
     """Compare in float16."""
     return half(session, "float16")
 
 
-@check("bfloat16 rows have a gradient within 1 % of float64's on the same rows.", PRECISION)
+@check("The gradient of bfloat16 rows is within 1 % of float64's on the same rows.", PRECISION)
 def bfloat16(session: Session):
     """Compare in bfloat16."""
     return half(session, "bfloat16")
 
 
-@check("The derivative by a learnt temperature is exact.", "openai/CLIP#530 (a learnt scale overflows)")
+@check(
+    "The derivative with respect to a learnt temperature is exact.",
+    "openai/CLIP#530 (a learnt scale overflows)",
+)
 def temperature_gradient(session: Session):
     """Compare the temperature's derivative."""
     if not session.has_temperature:
-        raise NotApplicable("it has no parameter of temperature")
+        raise NotApplicable("it has no parameter for the temperature")
     batch = session.arrays(inputs.SMALL)
     outcome, expected = session.call(batch), session.expected_slope(batch)
     if outcome.slope is None:
-        raise NotApplicable("it takes the temperature as a plain number")
+        raise NotApplicable("its temperature is a plain number")
     wrong = (
         abs(outcome.slope - expected) / max(abs(expected), 1e-9) if math.isfinite(outcome.slope) else math.inf
     )
     if session.spec.parts and outcome.slope == 0.0 or expected == 0.0:
-        raise NotApplicable("the temperature is held constant by the definition")
+        raise NotApplicable("the definition holds the temperature constant")
     if wrong > 5 * GRADIENT:
         cause = (
             "it is zero: the temperature is detached"
             if outcome.slope == 0
-            else f"it is {outcome.slope:.6g}, exactly {expected:.6g}"
+            else f"it is {outcome.slope:.6g}, and the exact one is {expected:.6g}"
         )
         raise Failed(f"the temperature's derivative: {cause}", wrong, batch, session.working_tau)
     return wrong, ""
 
 
 @check(
-    "With a parameter of micro-batches (parts, mini_batch_size, ...): every number of parts has the whole's gradient.",
+    (
+        "With a parameter for micro-batches (parts, mini_batch_size, ...), every number of parts gives the"
+        " gradient of the whole batch."
+    ),
     "huggingface/sentence-transformers#3862 (every micro-batch's gradient but the last was dropped)",
     needs_form=False,
 )
@@ -271,7 +277,7 @@ def microbatches(session: Session):
     name = session.bridge.parts
     if name is None:
         raise NotApplicable(
-            "it has no parameter of micro-batches (parts, mini_batch_size, microbatches or chunks)"
+            "it has no parameter for micro-batches (parts, mini_batch_size, microbatches or chunks)"
         )
     batch = session.arrays()
     outcomes = {parts: session.call(batch, **{name: parts}) for parts in (6, 3, 2, 1)}
@@ -291,7 +297,7 @@ def microbatches(session: Session):
             cause = (
                 f"{missing} of {sum(map(len, outcome.gradients))} rows have no gradient: parts are dropped"
                 if missing
-                else "the whole's gradient is not the sum of its parts'"
+                else "the sum of the parts' gradients is not the gradient of the whole batch"
             )
             raise Failed(f"{name}={parts}: {cause}", max(wrong_value, wrong), batch, session.working_tau)
         largest = max(largest, wrong)
@@ -299,8 +305,8 @@ def microbatches(session: Session):
 
 
 @check(
-    "Every rank has its share of the rows: the ranks' averaged gradient is that of one rank with all rows; factors of"
-    " the number of ranks are named.",
+    "With the rows divided among ranks, the gradient averaged over ranks equals that of one rank with"
+    " all rows; factors of the number of ranks are reported.",
     "lightly-ai/lightly#1977, #1980, #1923, #1531 and #1528 (1 / world size), lightonai/pylate#156 (times world size),"
     " huggingface/sentence-transformers#3817, vturrisi/solo-learn#206 (positives masked wrongly)",
     needs_form=False,
@@ -311,7 +317,7 @@ def n_ranks(session: Session):
 
 
 @check(
-    "Memory grows as N x N at most, measured; with `memory=linear` N x N fails too.",
+    "Measured memory grows at most as N x N; with `memory=linear` N x N fails too.",
     "mlfoundations/open_clip#1125 (SigLIP out of memory), huggingface/sentence-transformers#3816,"
     " illuin-tech/colpali#412",
     needs_form=False,
@@ -331,14 +337,17 @@ def memory(session: Session):
     except Refused as refused:
         raise NotApplicable(f"not measured: {refused}"[:200]) from None
     if not (small and large and wide and both):
-        raise NotApplicable("too little to measure: it forms no scores")
+        raise NotApplicable("too small to measure: it forms no scores")
     growth, by_width = math.log2(large / small), wide / small
     square, measured = growth > 1.5, f"{large / 1e6:.1f} MB at N = 128, D = 16"
     if growth > 2.5:
         raise Failed(f"memory grows as N^{growth:.1f}: {measured}", growth)
     if math.log2(both / wide) > 1.8 and by_width > 3.0:  # memory of N x D only doubles with N
         raise Failed(
-            f"memory grows as N x N x D: {both / 1e6:.0f} MB at N = 128 = D; form the scores by a matrix product",
+            (
+                f"memory grows as N x N x D: {both / 1e6:.0f} MB at N = 128 = D; compute the scores by a"
+                " matrix product"
+            ),
             by_width,
         )
     if square and session.memory == "linear":  # small batches fit in one tile
@@ -350,7 +359,9 @@ def memory(session: Session):
 
 
 @check(
-    "The same arrays have the same bits again, also after others, and are not changed.", "", needs_form=False
+    "The same arrays give the same bits again, also after other arrays, and are not changed.",
+    "",
+    needs_form=False,
 )
 def determinism(session: Session):
     """Compare repeated calls, and the arguments before and after them."""
@@ -361,7 +372,10 @@ def determinism(session: Session):
         first.gradient, third.gradient, equal_nan=True
     ):
         raise Failed(
-            "a second call with the same arrays differs: state or random numbers are inside",
+            (
+                "a second call with the same arrays gives another result: the function has state or random"
+                " numbers"
+            ),
             abs(first.value - third.value),
             batch,
             session.working_tau,

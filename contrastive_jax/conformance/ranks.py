@@ -45,7 +45,7 @@ def run(session: Session) -> list[dict]:
         raise NotApplicable("a NumPy function has no ranks")
     address = address_of(session.bridge.function)
     if not address:
-        raise NotApplicable("other processes cannot import it: define it at the top of a module")
+        raise NotApplicable("other processes cannot import it: define it at the top level of a module")
     argument = None
     if session.has_temperature:
         tau = session.working_tau
@@ -125,17 +125,17 @@ def compare(session: Session) -> tuple[float, str]:
     if "part_gradient" in answers[0]:
         apart = np.mean([answer["part_gradient"] for answer in answers], axis=0)
         if error(gradient, apart) < CLOSE:
-            raise NotApplicable("it does not gather: negatives of a rank are its own rows")
+            raise NotApplicable("it does not gather: the negatives of a rank are its own rows")
         for factor, word in ((number, "multiplied"), (1.0 / number, "divided")):
             if error(gradient, factor * apart) < CLOSE:
                 raise Failed(
                     f"nothing is gathered, and the gradient is {word} by the number of ranks", factor
                 )
     if not np.any(whole):
-        raise Failed("the gradient of the whole batch is 0 on one rank", wrong)
+        raise Failed("the gradient of the whole batch on one rank is 0", wrong)
     by_value = value / whole_value if whole_value else np.nan
     if wrong < CLOSE and abs(by_value / number - 1) < CLOSE:
-        return wrong, f"the gradient is that of one rank; the value is {number} x (it undoes DDP's mean)"
+        return wrong, f"the gradient equals that of one rank; the value is {number} x (it undoes DDP's mean)"
     ratio = float(np.ravel(gradient) @ np.ravel(whole) / (np.ravel(whole) @ np.ravel(whole)))
     if error(gradient, ratio * whole) < CLOSE:
         if abs(ratio * number - 1) < CLOSE and abs(by_value * number - 1) < CLOSE:
@@ -148,7 +148,9 @@ def compare(session: Session) -> tuple[float, str]:
             (text for factor, text in named.items() if abs(ratio / factor - 1) < CLOSE), f"{ratio:.4g}"
         )
         if word == "1":
-            raise Failed(f"the gradient is right, the value {by_value:.4g} x that of one rank", wrong_value)
+            raise Failed(
+                f"the gradient is correct, but the value is {by_value:.4g} x that of one rank", wrong_value
+            )
         kind = "divided by" if ratio < 1 else "multiplied by"
         raise Failed(
             f"the averaged gradient is {word} x that of one rank: {kind} the number of ranks"
@@ -159,7 +161,10 @@ def compare(session: Session) -> tuple[float, str]:
     cosine = float(np.ravel(gradient) @ np.ravel(whole) / lengths) if lengths else 0.0
     if wrong_value < CLOSE and session.name != "flatnce":  # FlatNCE's value is constant
         raise Failed(
-            f"the value is right, the gradient is not (cosine {cosine:.3f}): gathered rows are detached",
+            (
+                f"the value is correct, but the gradient is not (cosine {cosine:.3f}): gathered rows are"
+                " detached"
+            ),
             wrong,
         )
     raise Failed(

@@ -86,6 +86,6 @@ def _rows(result: Result) -> list[str]:
             "" if result.tau is None else f", tau {result.tau:.4g}"
         )
         if len(shown) > 4 * WIDTH:
-            shown = f"input of {len(result.given[0])} rows: see --json"
+            shown = f"input with {len(result.given[0])} rows: see --json"
         rows += textwrap.wrap(shown, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return rows

@@ -64,7 +64,9 @@ class Check:
         from contrastive_jax.conformance.bridge import Refused
 
         if self.needs_form and session.convention is None:
-            return Result(self.name, SKIPPED, words="no known form of the loss has its values: see value")
+            return Result(
+                self.name, SKIPPED, words="no known form of the loss has these values: see the check value"
+            )
         try:
             number, words = self.function(session)
         except NotApplicable as reason:
@@ -91,8 +93,6 @@ def check(meaning: str, public: str = "", needs_form: bool = True) -> Callable:
 
 def table() -> str:
     """Return the registered checks as a Markdown table; import their modules first."""
-    lines = ["| check | meaning | public defects of the kind |", "| --- | --- | --- |"]
-    lines += [
-        f"| `{one.name}` | {one.meaning} | {one.public or 'none known to us'} |" for one in CHECKS.values()
-    ]
+    lines = ["| check | meaning | public defects of this kind |", "| --- | --- | --- |"]
+    lines += [f"| `{one.name}` | {one.meaning} | {one.public or 'none known'} |" for one in CHECKS.values()]
     return "\n".join(lines)

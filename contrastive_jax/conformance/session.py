@@ -325,8 +325,10 @@ class Session:
         exact = [float(self.spec.loss(*batch, tau, variant, **self.options)) for batch in batches]
         ratios = [outcome.value / value for outcome, value in zip(outcomes, exact, strict=True)]
         if max(ratios) - min(ratios) < SAME * abs(ratios[0]):
-            return f"the value is {ratios[0]:.6g} x the mean over queries, a factor of no known convention"
+            return (
+                f"the value is {ratios[0]:.6g} x the mean over queries; no known convention has this factor"
+            )
         return (
-            f"the value is {outcomes[0].value:.6g}, and {exact[0]:.6g} (float64, mean over queries, tau {tau:g});"
-            " no known convention has it"
+            f"the value is {outcomes[0].value:.6g}, and the reference is {exact[0]:.6g} (float64, mean"
+            f" over queries, tau {tau:g}); no known convention explains the difference"
         )

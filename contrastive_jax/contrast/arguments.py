@@ -25,10 +25,12 @@ def check_arrays(function: str, **arrays: Any) -> None:
         kind = type(value)
         if not isinstance(value, jax.Array | np.ndarray):
             hint = (
-                " Of a torch tensor: tensor.detach().numpy()." if kind.__module__.startswith("torch") else ""
+                " For a torch tensor, pass tensor.detach().numpy()."
+                if kind.__module__.startswith("torch")
+                else ""
             )
             raise ValueError(
-                f"{function}.{name} is a {kind.__name__}; it must be an array of NumPy or JAX, [rows, D].{hint}"
+                f"{function}.{name} is a {kind.__name__}; it must be a NumPy or JAX array, [rows, D].{hint}"
             )
         if not jnp.issubdtype(value.dtype, jnp.floating):
             raise ValueError(f"{function}.{name} is {value.dtype}; it must be floating.")
@@ -50,7 +52,7 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
     }
     for name, value in given.items():
         if value.dtype.kind not in "iub":
-            raise ValueError(f"{function}.{name} is {value.dtype}; it must be ids, whole numbers.")
+            raise ValueError(f"{function}.{name} is {value.dtype}; it must be integer ids.")
     traced = [name for name, value in given.items() if isinstance(value, jax.core.Tracer)]
     wide = [
         name
@@ -61,14 +63,15 @@ def ids_of(function: str, **ids: Any) -> list[Array | None]:
     ]
     if wide and traced:
         raise ValueError(
-            f"{function}.{wide[0]} has ids of more than 32 bits, and {traced[0]} is traced: number both anew before"
-            " jit, numpy.unique(ids, return_inverse=True)[1]."
+            f"{function}.{wide[0]} has ids of more than 32 bits, and {traced[0]} is traced; renumber"
+            " both before jit with numpy.unique(ids, return_inverse=True)[1]."
         )
     kinds = {name: value.dtype for name, value in given.items()}
     if traced and jnp.uint32 in kinds.values() and any(kind.kind == "i" for kind in kinds.values()):
         raise ValueError(
-            f"{function}: ids are {', '.join(f'{name} {kind}' for name, kind in kinds.items())}, and {traced[0]} is"
-            " traced: give all of them as uint32, or as int32."
+            f"{function}: the types of ids are"
+            f" {', '.join(f'{name} {kind}' for name, kind in kinds.items())}, and {traced[0]} is traced;"
+            " pass all as uint32, or all as int32."
         )
     if wide:
         narrow = narrow_ids(*(np.asarray(value) for value in given.values()))

@@ -70,8 +70,8 @@ def own_view(batch_size: int, directions: int) -> Candidates:
     def most(views: int) -> int:
         if views < 2:
             raise ValueError(
-                "candidates.name is 'own_view', and the target network sees the other view only: take"
-                " directions=both, or target=online."
+                "candidates.name is 'own_view', but the target network encodes the other view only;"
+                " set directions=both or target=online."
             )
         return batch_size - 1
 
@@ -98,8 +98,9 @@ def queue(
     entering = batch_size * directions
     if size > entering and size % entering:
         raise ValueError(
-            f"candidates.size is {size}; a queue holds a multiple of the {entering} keys that a step brings"
-            f" ({batch_size} examples, {directions} direction{'s' * (directions > 1)}), or fewer than those."
+            f"candidates.size is {size}; it must be a multiple of the {entering} keys per step"
+            f" ({batch_size} examples, {directions} direction{'s' * (directions > 1)}), or less than"
+            f" {entering}."
         )
 
     def init(rng, width):

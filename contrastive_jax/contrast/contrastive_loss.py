@@ -74,15 +74,15 @@ def macl_temperature(
         positive, inside = bool(tau0 > 0), bool(least < alpha < most)
     except jax.errors.ConcretizationTypeError:
         raise ValueError(
-            "macl_temperature's tau0 or alpha is traced; under jit pass a function of the alignment A,"
-            " lambda A: tau0 * alpha**A."
+            "macl_temperature.tau0 or alpha is traced; under jit, pass contrastive_loss a function of"
+            " the alignment A instead, lambda A: tau0 * alpha**A."
         ) from None
     if not positive:
         raise ValueError(f"macl_temperature.tau0 is {tau0}; a temperature must be positive.")
     if not inside:
         raise ValueError(
-            f"macl_temperature.alpha is {alpha}; with form={form!r} it must lie in ({least:g}, {most:g}), where the"
-            " temperature stays positive."
+            f"macl_temperature.alpha is {alpha}; with form={form!r} it must be above {least:g} and"
+            f" below {most:g}, so that the temperature stays positive."
         )
     if form == "exponential":
         rule = rules.macl_a(1, tau=tau0, alpha=alpha)
@@ -313,7 +313,7 @@ def contrastive_loss(
     if isinstance(loss, type) or not (isinstance(loss, str) or callable(loss)):
         what = f"the class {loss.__name__}" if isinstance(loss, type) else f"a {type(loss).__name__}"
         raise ValueError(
-            f"contrastive_loss.loss is {what}; it must be the name of one of contrastive_jax.losses,"
+            f"contrastive_loss.loss is {what}; it must be the name of a loss of contrastive_jax.losses,"
             " or a function of the contrast."
         )
     term = _term(loss, options)
@@ -334,15 +334,22 @@ def contrastive_loss(
         _check_several(loss, term, summation)
         group = positives
     if candidates == "queue" and queue is None:
-        raise ValueError("contrastive_loss.candidates is 'queue'; it needs queue, an array [M, D].")
+        raise ValueError(
+            "contrastive_loss.candidates is 'queue'; it needs the argument queue, an array [M, D]."
+        )
     if (negatives is None) != (key is None):
         raise ValueError(
-            f"contrastive_loss.negatives is {negatives}; to draw them it needs key, a jax random key."
+            f"contrastive_loss.negatives is {negatives}; it needs the argument key, a jax random key."
             if key is None
-            else "contrastive_loss.key is given without negatives, their number; nothing would be drawn."
+            else (
+                "contrastive_loss.key is given without negatives; set negatives to the number to draw, or"
+                " leave key out."
+            )
         )
     if key is not None and not isinstance(key, jax.Array | np.ndarray):
-        raise ValueError(f"contrastive_loss.key is {key!r}; it must be a jax random key, jax.random.key(0).")
+        raise ValueError(
+            f"contrastive_loss.key is {key!r}; it must be a jax random key such as jax.random.key(0)."
+        )
     if key is not None and not (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32):
         raise ValueError(
             f"contrastive_loss.key is {key.dtype}{list(key.shape)}; it must be a jax random key."
@@ -351,16 +358,18 @@ def contrastive_loss(
         negatives = whole_number("contrastive_loss.negatives", negatives)
     if shared and negatives is None:
         raise ValueError(
-            "contrastive_loss.shared is True without negatives, their number; nothing would be drawn."
+            "contrastive_loss.shared is True without negatives; set negatives to the number to draw,"
+            " or leave shared out."
         )
     if negatives is not None and engine in ("dense", "tiled"):
         raise ValueError(
-            f"contrastive_loss.engine is {engine!r}, and negatives={negatives} are picked from all scores, by none;"
-            " it must be 'auto'."
+            f"contrastive_loss.engine is {engine!r}; it must be 'auto' with negatives={negatives},"
+            " which are drawn without an engine."
         )
     if margin is not None and not callable(margin):
         raise ValueError(
-            f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin: eqco(alpha=...)."
+            f"contrastive_loss.margin is {margin!r}; it must be a rule of contrast.margin such as"
+            " eqco(alpha=...)."
         )
     if margin is not None:
         try:
@@ -373,23 +382,23 @@ def contrastive_loss(
         raise ValueError(f"contrastive_loss.margin {term.no_margin} {loss!r}; it must be None.")
     if margin is not None and not term.multiples:
         raise ValueError(
-            f"contrastive_loss.margin is given to {loss!r}, which reads no contrast; it must be None."
+            f"contrastive_loss.margin has no effect on {loss!r}, which is not a function of the"
+            " contrast; it must be None."
         )
     if transform is not None:
         check_scalars(transform, "contrastive_loss.transform is")
         if why := term.no_transform(transform):
             raise ValueError(f"contrastive_loss.transform {why} {loss!r}; it must be None.")
         if score != "cosine" and transform.cosine_only:
-            raise ValueError(
-                f"contrastive_loss.score is {score!r}; the transform is defined for cosine alone."
-            )
+            raise ValueError(f"contrastive_loss.score is {score!r}; it must be 'cosine' with this transform.")
     if score != "cosine" and term.cosine_only:
         raise ValueError(
-            f"contrastive_loss.score is {score!r}; {loss!r} as asked for is defined for cosine alone."
+            f"contrastive_loss.score is {score!r}; it must be 'cosine' with loss {loss!r} and these options."
         )
     if score != "cosine" and getattr(temperature, "cosine_only", False):
         raise ValueError(
-            f"contrastive_loss.score is {score!r}; macl_temperature reads the mean cosine of positives, take 'cosine'."
+            f"contrastive_loss.score is {score!r}; it must be 'cosine' with macl_temperature, which"
+            " uses the mean cosine of positives."
         )
     embed, number = SCORES[score], DIRECTIONS[directions]
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
@@ -414,8 +423,8 @@ def contrastive_loss(
         choose = sampled_negatives(k=negatives, shared=shared)
         if negatives > (most := pools.most(2)):
             raise ValueError(
-                f"contrastive_loss.negatives is {negatives}, but candidates={candidates!r} offers a query"
-                f" {most} at N={rows}; take at most that."
+                f"contrastive_loss.negatives is {negatives}; it must be at most {most}, the negatives"
+                f" per query with candidates={candidates!r} and N={rows}."
             )
     compare = Compare(
         embed=embed,
@@ -437,8 +446,8 @@ def contrastive_loss(
     values = term.values(comparison, {})  # [N, V]
     if jnp.shape(values) != (rows, number):
         raise ValueError(
-            f"contrastive_loss.loss is {loss!r}, which returns {jnp.shape(values)}; it must return one value a query,"
-            f" {(rows, number)}."
+            f"contrastive_loss.loss is {loss!r}, which returns shape {jnp.shape(values)}; it must"
+            f" return one value per query, shape {(rows, number)}."
         )
     return sharding.shard_batch(sharding.replicate(values).T.reshape(-1))
 
@@ -457,7 +466,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
     """Return the loss with its options; errors suggest arguments of :func:`contrastive_loss`."""
     own = [name for name in inspect.signature(contrastive_loss).parameters if name != "options"]
     if "weight" in options:
-        raise ValueError("contrastive_loss has no weight; multiply what it returns.")
+        raise ValueError("contrastive_loss has no option weight; multiply its result by the weight.")
     try:
         if isinstance(loss, str):
             term = make_term(loss, options)
@@ -469,15 +478,16 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
             for name in options
             for match in difflib.get_close_matches(ELSEWHERE.get(name, name), own, 1, cutoff=0.75)
         ]
-        hint = f" Did you mean contrastive_loss's own {near[0]!r}?" if near else ""
+        hint = f" Did you mean the argument {near[0]!r} of contrastive_loss?" if near else ""
         if "reduction" in options:
-            hint = " It returns one value a query: take jnp.mean of them."
+            hint = " contrastive_loss returns one value per query: apply jnp.mean to the result."
         raise ValueError(f"{error}{hint}") from None
     if other := [name for name in term.quantities if name not in PROVIDED]:
         whose = "contrastive_jax.losses." if isinstance(loss, str) else ""
         raise ValueError(
-            f"contrastive_loss.loss is {term.name!r}, which reads {other[0]!r}, none of two views' contrasts: call"
-            f" {whose}{term.name}{inspect.signature(term.function)} itself."
+            f"contrastive_loss.loss is {term.name!r}; it needs {other[0]!r}, which contrastive_loss"
+            " does not compute from two views: call"
+            f" {whose}{term.name}{inspect.signature(term.function)} directly."
         )
     return term
 
@@ -488,9 +498,9 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
-        why = f"which reads {one[0]!r}, of one positive: it is not defined for several"
+        why = f"which uses the {one[0]!r} of a single positive and is not defined for several"
     else:
-        why = "which weighs a query by one contrast: several positives are defined for it with summation='in' only"
+        why = "which weights a query by a single contrast; with several positives it needs summation='in'"
     raise ValueError(f"contrastive_loss.positives is given to {loss!r}, {why}.")
 
 
@@ -505,21 +515,26 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
             f"contrastive_loss.queue has shape {queue.shape}; it must be [M, {width}], not empty."
         )
     if queue_group is not None and (queue is None or np.shape(queue_group) != queue.shape[:1]):
-        needed = "there is no queue" if queue is None else f"it must be {queue.shape[:1]}"
+        needed = "it needs the argument queue" if queue is None else f"it must be {queue.shape[:1]}"
         raise ValueError(f"contrastive_loss.queue_group has shape {np.shape(queue_group)}; {needed}.")
     if queue_group is not None and group is None and positives is None:
         raise ValueError(
-            "contrastive_loss.queue_group is given without group (or positives), the ids of a's and b's rows that it is"
-            " compared with."
+            "contrastive_loss.queue_group is given without ids of the rows of a and b; pass them as"
+            " group (or positives)."
         )
     if group is not None and np.shape(group) != (rows,):
         raise ValueError(f"contrastive_loss.group has shape {np.shape(group)}; it must be ({rows},).")
     if positives is not None and np.shape(positives) != (rows,):
         raise ValueError(f"contrastive_loss.positives has shape {np.shape(positives)}; it must be ({rows},).")
     if positives is not None and group is not None:
-        raise ValueError("contrastive_loss.positives is given beside group; rows of one id are a group.")
+        raise ValueError(
+            "contrastive_loss.positives and contrastive_loss.group are both given; pass one (rows with"
+            " equal ids in positives are a group)."
+        )
     if rows % (devices := sharding.devices()):
-        raise ValueError(f"contrastive_loss: {devices} devices cannot share N={rows} rows equally.")
+        raise ValueError(
+            f"contrastive_loss.a has N={rows} rows; N must be a multiple of the {devices} devices."
+        )
     return rows
 
 
@@ -562,8 +577,8 @@ def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | Non
             else repr(loss)
         )
         raise ValueError(
-            f"contrastive_loss.engine is 'ring', which holds a share of the batch's rows and cannot take {what};"
-            " allowed with it: auto, dense, tiled."
+            "contrastive_loss.engine is 'ring', which works on shards of the batch and does not"
+            f" support {what}; use auto, dense or tiled."
         )
 
 
@@ -611,7 +626,7 @@ def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, dire
             " function of the alignment such as macl_temperature(tau0, alpha)."
         )
     if shape not in ((), (rows,), (directions * rows,)):
-        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each value" * (
+        each = f"({rows},), one for each example" + f", or ({2 * rows},), one for each query" * (
             directions > 1
         )
         raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
@@ -633,10 +648,12 @@ def _of_batch(given: Callable[[Array], Array]) -> Temperature:
 def _one(tau: Any) -> Array:
     """Return the result of a function of the alignment; raise ValueError unless it is a scalar."""
     if tau is None or isinstance(tau, str):
-        raise ValueError(f"contrastive_loss.temperature returns {tau!r}; it must return a scalar.")
+        raise ValueError(
+            f"contrastive_loss.temperature returns {tau!r}; a function of the alignment must return a scalar."
+        )
     if jnp.ndim(tau):
         raise ValueError(
-            f"contrastive_loss.temperature returns an array {jnp.shape(tau)}; a function of the alignment must"
-            " return a scalar."
+            f"contrastive_loss.temperature returns an array of shape {jnp.shape(tau)}; a function of"
+            " the alignment must return a scalar."
         )
     return tau

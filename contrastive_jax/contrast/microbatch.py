@@ -55,13 +55,14 @@ def in_microbatches(
         sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(batch)}
         if len(sizes) != 1 or not min(sizes) or min(sizes)[0] % parts:
             raise ValueError(
-                f"in_microbatches.parts is {parts}; the batch's arrays have {sorted(sizes)} rows: it must be one number"
-                " that parts divides."
+                f"in_microbatches.parts is {parts}; it must divide the number of rows, which must be"
+                f" equal in all arrays of the batch: {sorted(sizes)}."
             )
         rows = min(sizes)[0] // parts
         if rows % (devices := sharding.devices()):
             raise ValueError(
-                f"in_microbatches.parts is {parts}; {devices} devices cannot share the {rows} rows of a part equally."
+                f"in_microbatches.parts is {parts}; the rows of a part, {rows}, must be a multiple of"
+                f" the {devices} devices."
             )
         static = [
             leaf
@@ -70,8 +71,9 @@ def in_microbatches(
         ]
         if static:
             raise ValueError(
-                f"in_microbatches: the parameters hold {static[0]!r}, which is no array: close over what is static"
-                " (in Equinox, split by eqx.partition and put together by eqx.combine inside of encode)."
+                f"in_microbatches: the parameters contain {static[0]!r}, which is not an array; close"
+                " over static values (in Equinox, split with eqx.partition and merge with eqx.combine"
+                " inside encode)."
             )
 
         def stateless(params: PyTree, batch: PyTree) -> PyTree:
@@ -82,13 +84,14 @@ def in_microbatches(
                 now is not leaf for now, leaf in zip(after, before, strict=True)
             ):
                 raise ValueError(
-                    "in_microbatches: encode changes its parameters (running statistics, counts of random keys), which"
-                    " would be lost: run it with its state held, or return the new state of a call of your own."
+                    "in_microbatches: encode changes its parameters (running statistics, counts of"
+                    " random keys), and these changes would be lost; freeze its state, or compute the"
+                    " new state in a separate call."
                 )
             if wrong := [jnp.shape(x) for x in jax.tree.leaves(embeddings) if jnp.shape(x)[:1] != (rows,)]:
                 raise ValueError(
-                    f"in_microbatches: encode returns an array of shape {wrong[0]} for {rows} rows; its first axis must"
-                    " be theirs."
+                    f"in_microbatches: encode returns an array of shape {wrong[0]} for {rows} rows; its"
+                    f" first axis must have {rows} entries."
                 )
             return embeddings
 

@@ -53,11 +53,14 @@ def matryoshka_loss(
     """
     check_arrays("matryoshka_loss", a=a, b=b, queue=queue)
     if not isinstance(widths, list | tuple) or not widths:
-        raise ValueError(f"matryoshka_loss.widths is {widths!r}; it must be whole numbers, (64, 128).")
+        raise ValueError(f"matryoshka_loss.widths is {widths!r}; it must be whole numbers such as (64, 128).")
     most = a.shape[-1] if a.ndim else 0
     for width in widths:
         if whole_number("matryoshka_loss.widths", width) > most:
-            raise ValueError(f"matryoshka_loss.widths has {width}; embeddings have {most} entries.")
+            raise ValueError(
+                f"matryoshka_loss.widths contains {width}; it must be at most {most}, the width of the"
+                " embeddings."
+            )
     weights = [1.0] * len(widths) if weights is None else weights
     if not isinstance(weights, list | tuple) or len(weights) != len(widths):
         raise ValueError(

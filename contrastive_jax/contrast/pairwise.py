@@ -123,7 +123,7 @@ def _of_pairs(function: str, embeddings, labels, temperature, engine: str) -> tu
     """Return each row's sum of softplus(c) over its positives, 0 without negatives, and their number, [N]."""
     check_arrays(function, embeddings=embeddings)
     if labels is None:
-        raise ValueError(f"{function}.labels is None; it must be ids, [N] whole numbers.")
+        raise ValueError(f"{function}.labels is None; it must be integer ids [N].")
     (labels,) = ids_of(function, labels=labels)
     _check_rows(function, "embeddings", embeddings, labels, "labels", engine)
     tau = _temperature(f"{function}.temperature", temperature).astype(
@@ -214,7 +214,7 @@ def sigmoid_loss(
     dtype = jnp.promote_types(query.dtype, key.dtype)
     tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
     if bias is not None and relative_bias is not None:
-        raise ValueError("sigmoid_loss.relative_bias is given beside bias; give one of them.")
+        raise ValueError("sigmoid_loss.relative_bias and sigmoid_loss.bias are both given; pass one of them.")
     nothing = jnp.zeros_like(query[:, 0], dtype)
     reference = nothing
     if relative_bias is not None:
@@ -412,7 +412,7 @@ def _check_rows(
         raise ValueError(f"{function}.{name} is {ids.dtype}{list(ids.shape)}; it must be integers, [{rows}].")
     one_of(f"{function}.engine", engine, engines)
     if rows % (devices := sharding.devices()):
-        raise ValueError(f"{function}: {devices} devices cannot share N={rows} rows equally.")
+        raise ValueError(f"{function}: the rows N={rows} must be a multiple of the {devices} devices.")
 
 
 def _temperature(argument: str, temperature: float | Array) -> Array:

@@ -94,7 +94,7 @@ def negative_statistics(
 def chosen_engine(engine: str, query: Array, key: Array) -> str:
     """Return "dense" or "tiled"; "auto" is dense up to about a million scores."""
     if engine not in (*ENGINES, RING):
-        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
+        raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}.")
     if engine != "auto":
         return engine
     return "dense" if query.shape[0] * key.shape[0] <= DENSE_UP_TO else "tiled"
@@ -256,7 +256,8 @@ def selected_statistics(
     """
     if index.ndim != 2 or index.shape != permitted.shape or index.shape[0] != query.shape[0]:
         raise ValueError(
-            f"index {index.shape} and permitted {permitted.shape} must both be [Q, K], Q={query.shape[0]}."
+            f"index has shape {index.shape} and permitted {permitted.shape}; both must be [Q, K] with"
+            f" Q={query.shape[0]}."
         )
     query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
     score = selected_scores(query, key, index, permitted)
@@ -354,7 +355,9 @@ def _tiled_on_devices(
 ):
     """Run :func:`_tiled`; on a mesh each device computes its own queries."""
     if min(options[:2]) < 1:
-        raise ValueError(f"tile={options[:2]} must be two positive numbers: queries and candidates.")
+        raise ValueError(
+            f"tile is {options[:2]}; it must be two positive numbers, of queries and of candidates."
+        )
     wide = jax.P(None, sharding.AXIS)
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     return on_devices(
@@ -676,15 +679,16 @@ def _floating(
     """
     if query.ndim != 2 or key.ndim != 2 or query.shape[1] != key.shape[1] or not (query.size and key.size):
         raise ValueError(
-            f"query {query.shape} and pool.key {key.shape} must be [Q, D] and [M, D], not empty."
+            f"query has shape {query.shape} and pool.key {key.shape}; they must be [Q, D] and [M, D],"
+            " not empty."
         )
     if jnp.ndim(scale) > 1 or not jnp.size(scale):
-        raise ValueError(f"scale has shape {jnp.shape(scale)}: it must be a scalar or [S].")
+        raise ValueError(f"scale has shape {jnp.shape(scale)}; it must be a scalar or [S].")
     dtype = _compute_dtype(query, key)
     scale = jnp.atleast_1d(jnp.asarray(scale, dtype))
     query = sharding.shard_batch(query.astype(dtype))
     if reference is not None and reference.shape != query.shape[:1]:
-        raise ValueError(f"reference has shape {reference.shape}: it must be {query.shape[:1]}.")
+        raise ValueError(f"reference has shape {reference.shape}; it must be {query.shape[:1]}.")
     reference = (
         jnp.zeros_like(query[:, 0]) if reference is None else sharding.shard_batch(reference.astype(dtype))
     )
@@ -699,7 +703,7 @@ def _arguments(query, query_group, query_row, pool, scale, reference, transforme
     """Check an engine's arguments and convert them by :func:`_floating`: queries first, then candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
-        raise ValueError(f"query_group and pool.group have shapes {groups}: they must be {expected}.")
+        raise ValueError(f"query_group and pool.group have shapes {groups}; they must be {expected}.")
     query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
     query_row = None if query_row is None else sharding.shard_batch(query_row)
     row = None if query_row is None else pool.row
@@ -710,4 +714,4 @@ def _arguments(query, query_group, query_row, pool, scale, reference, transforme
 def _known(same_group: str) -> None:
     """Raise ValueError if ``same_group`` is unknown."""
     if same_group not in SAME_GROUP:
-        raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
+        raise ValueError(f"same_group is {same_group!r}; it must be one of {', '.join(SAME_GROUP)}.")

@@ -46,11 +46,9 @@ def random_subset(
     """
     candidates = pool.group.shape[0]
     if not 1 <= k <= candidates:
-        raise ValueError(
-            f"k={k} negatives cannot be drawn from {candidates} candidates: choose 1 to {candidates}."
-        )
+        raise ValueError(f"k is {k}; it must be from 1 to {candidates}, the number of candidates.")
     if same_group not in SAME_GROUP:
-        raise ValueError(f"same_group={same_group!r} is unknown: choose one of {', '.join(SAME_GROUP)}.")
+        raise ValueError(f"same_group is {same_group!r}; it must be one of {', '.join(SAME_GROUP)}.")
     query_group = sharding.shard_batch(query_group)
     number = jnp.arange(query_group.shape[0], dtype=jnp.int32, out_sharding=sharding.rows_sharding())
     # Sorted by group, the candidates that a query may not use are one contiguous run, [low, high).

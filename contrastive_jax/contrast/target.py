@@ -57,9 +57,7 @@ def ema(
         that a query and its positive share no statistics. Only group ids are drawn; images stay in place.
     """
     if shuffle and norm_groups < 2:
-        raise ValueError(
-            "target.shuffle needs norm.scope=groups with norm.groups of at least 2 to shuffle between."
-        )
+        raise ValueError("target.shuffle is True; it needs norm.scope=groups with norm.groups of at least 2.")
 
     def decay_at(step: Array) -> Array:
         progress = jnp.minimum(step / total_steps, 1.0)

@@ -115,13 +115,15 @@ def replay(total_steps: int, *, file: str = "", values: str = "") -> Temperature
     steps, taus = temperature_logs.logged(file)
     if steps[-1] < total_steps:
         raise ValueError(
-            f"temperature.file is {file!r}, whose last tau is of step {steps[-1]}; this run has {total_steps} steps."
+            f"temperature.file is {file!r}, which ends at step {steps[-1]}; it must reach step"
+            f" {total_steps}, the last of this run."
         )
     digits = temperature_logs.digits_of(steps, taus)
     if values != digits:
         raise ValueError(
-            f"temperature.values is {values!r}; the {len(steps)} values in {file!r}, of tau from {min(taus):.4g} to"
-            f" {max(taus):.4g}, are {digits!r}: set it to that if you mean these."
+            f"temperature.values is {values!r}; the hash of the {len(steps)} values of tau in {file!r},"
+            f" from {min(taus):.4g} to {max(taus):.4g}, is {digits!r}: set temperature.values to it to"
+            " use them."
         )
     # A log line counts the steps done; its tau is that of the last of them.
     tau = jnp.asarray(np.interp(np.arange(1, total_steps + 1), steps, taus))
@@ -264,7 +266,8 @@ def _check_clamps(tau: float, min_tau: float, max_tau: float) -> None:
     """Refuse an initial temperature outside its clamps."""
     if not min_tau <= tau <= max_tau:
         raise ValueError(
-            f"temperature.tau is {tau}; it must lie from temperature.min_tau={min_tau} to max_tau={max_tau}."
+            f"temperature.tau is {tau}; it must be from temperature.min_tau={min_tau} to"
+            f" temperature.max_tau={max_tau}."
         )
 
 

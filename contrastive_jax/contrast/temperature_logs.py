@@ -39,9 +39,10 @@ def logged(file: str) -> tuple[list[int], list[float]]:
             if number == len(lines) and temperatures and not line.endswith("}"):
                 break  # the run was killed while it wrote
             raise ValueError(
-                f"temperature.file is {file!r}, whose line {number} is no record with a step and a positive tau."
+                f"temperature.file is {file!r}; its line {number} must be a record with a step and a"
+                " positive tau."
             ) from None
     if not temperatures:
-        raise ValueError(f'temperature.file is {file!r}, which has no line with a "step" and a "tau".')
+        raise ValueError(f'temperature.file is {file!r}; it must have a line with a "step" and a "tau".')
     steps = sorted(temperatures)
     return steps, [temperatures[step] for step in steps]

@@ -84,11 +84,11 @@ class Term(NamedTuple):
         if transform[:3] == (None, None, None):
             return ""
         if self.cosine_only:
-            return "would be read as cosines by"
+            return "does not return the cosines required by"
         if {"cross", "same"} & set(self.quantities):
-            return "is not read by"
+            return "has no effect on"
         if transform.log_weight is not None and min(self.multiples, default=0.0) < 0:
-            return "has weights of mean 1, which are not defined at the negative multiples of 1 / tau of"
+            return "has weights of mean 1, which are undefined at the negative multiples of 1 / tau in"
         return ""
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
@@ -179,13 +179,14 @@ def find_loss(name: str) -> Callable[..., Array]:
     known_as = canonical(name)
     if "," in name:
         raise ValueError(
-            f"loss is {name!r}: replicas differ in seed and in numbers; run the command once for each loss."
+            f"loss is {name!r}, several losses; replicas may differ in the seed and in numbers only:"
+            " run the command once for each loss."
         )
     if known_as not in losses.__all__ or not is_loss(getattr(losses, known_as)):
         near = difflib.get_close_matches(known_as, known_losses(), 1, cutoff=0.65)
         near = near or [name[::-1].replace(".", ":", 1)[::-1]] * ("." in name)
-        hint = f" Did you mean {near[0]!r}?" if near else f" Known: {', '.join(known_losses())}."
-        raise ValueError(f"loss: there is no loss {name!r}.{hint} (Your own: 'module:function'.)")
+        hint = f" Did you mean {near[0]!r}?" if near else f" Allowed: {', '.join(known_losses())}."
+        raise ValueError(f"loss {name!r} does not exist.{hint} (Write your own loss as 'module:function'.)")
     return getattr(losses, known_as)
 
 
@@ -208,14 +209,18 @@ def make_term(
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin or compiled function
         raise ValueError(
-            f"loss.{name} shows no signature, so that what it reads is not known; wrap it."
+            f"loss.{name} has no signature that Python can read; wrap it in a function of your own."
         ) from None
     options = {p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
     required = {n for n in options if signature.parameters[n].default is inspect.Parameter.empty}
     if set(settings) - options or required - set(settings):
         wrong = sorted(set(settings) - options)
-        what = f"no option {wrong[0]!r}" if wrong else f"needs {sorted(required - set(settings))[0]!r}"
-        raise ValueError(f"loss.{name}: {what}; it is {name}{_shown(signature)}.")
+        what = (
+            f"there is no option {wrong[0]!r}"
+            if wrong
+            else f"the option {sorted(required - set(settings))[0]!r} is missing"
+        )
+        raise ValueError(f"loss.{name}: {what}; its signature is {name}{_shown(signature)}.")
     for option, value in settings.items():
         kinds = basic(parameters(function)[option].annotation) | {type(signature.parameters[option].default)}
         if isinstance(value, str) and kinds & {bool, int, float}:
@@ -235,8 +240,8 @@ def make_term(
     quantities = tuple(inputs[len(multiples) :])
     if unknown := [q for q in quantities if q not in QUANTITIES]:
         raise ValueError(
-            f"loss.{name} reads {unknown[0]!r}, which a step does not have;"
-            f" it has c, {', '.join(QUANTITIES)}. The loss is {name}{_shown(signature)}."
+            f"loss.{name} has the argument {unknown[0]!r}; allowed arguments: c,"
+            f" {', '.join(QUANTITIES)}. Its signature is {name}{_shown(signature)}."
         )
     return Term(name, float(weight), function, settings, multiples, quantities)
 

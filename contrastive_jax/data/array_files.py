@@ -60,7 +60,9 @@ def arrays(
     """
     path = pathlib.Path(file).expanduser()
     if not file:
-        raise ValueError("data.file is ''; data.name=arrays needs an .npz, .npy or .safetensors file.")
+        raise ValueError(
+            "data.file is ''; it must be an .npz, .npy or .safetensors file for data.name=arrays."
+        )
     held = _opened(path)
 
     def take(option: str, name: str, usual: str = "") -> np.ndarray | None:
@@ -71,20 +73,21 @@ def arrays(
 
     x = take("key", next(iter(held)) if path.suffix.lower() == ".npy" else key)
     if x is None:
-        raise ValueError("data.key is ''; it names the training examples.")
+        raise ValueError("data.key is ''; it must be the name of the array of training examples.")
     y, test_y = take("label_key", label_key, "y"), take("test_label_key", test_label_key, "y_test")
     test_x, group = take("test_key", test_key, "x_test"), take("group_key", group_key)
     if test_x is None:
         test_y = None
     elif test_fraction:
         raise ValueError(
-            f"data.test_fraction is {test_fraction:g}, and {path} has test examples; take 0, or data.test_key=''."
+            f"data.test_fraction is {test_fraction:g}, but {path} has test examples; set"
+            " data.test_fraction=0 or data.test_key=''."
         )
     gibibytes = sum(part.nbytes for part in (x, test_x) if part is not None) / 2**30
     if gibibytes > memory_limit:
         raise ValueError(
-            f"data.memory_limit is {memory_limit:g}; the examples of {path} take {gibibytes:.1f} GiB. Raise the limit"
-            " if every device has that memory."
+            f"data.memory_limit is {memory_limit:g}; the examples of {path} take {gibibytes:.1f} GiB."
+            " Raise the limit if every device has this memory."
         )
     for option, array, rows in (
         ("label_key", y, x),
@@ -93,7 +96,8 @@ def arrays(
     ):
         if array is not None and (not array.ndim or len(array) != len(rows)):
             raise ValueError(
-                f"data.{option} names an array {list(array.shape)} of {path}; there are {len(rows)} examples."
+                f"data.{option} is an array {list(array.shape)} of {path}; it must have {len(rows)}"
+                " rows, one for each example."
             )
     (label, test_label), classes = _numbered(path, y, test_y)
     train = Split(numbers(x, f"the training examples of {path}"), label, _codes(group))
@@ -102,13 +106,15 @@ def arrays(
         test = Split(numbers(test_x, f"the test examples of {path}"), test_label)
         if test.example != train.example:
             raise ValueError(
-                f"data.test_key names examples {test.example} of {path}; those of data.key are {train.example}."
+                f"data.test_key contains examples {test.example} in {path}; they must be"
+                f" {train.example}, as in data.key."
             )
     elif test_fraction:
         aside = stratified(train.label, test_fraction, train.group, split_seed)
         if not 0 < aside.sum() < len(aside):
             raise ValueError(
-                f"data.test_fraction is {test_fraction:g}; of {len(aside)} examples it leaves a split empty."
+                f"data.test_fraction is {test_fraction:g}; with {len(aside)} examples it leaves a split"
+                " empty."
             )
         train, test = train[~aside], train[aside]
     return held_out(Source("arrays", train, test, classes), validation)
@@ -157,9 +163,9 @@ def _opened(path: pathlib.Path) -> Mapping[str, np.ndarray]:
         raise FileNotFoundError(f"data.file is {str(path)!r}; there is no such file.")
     held = _read(path, lambda: OPEN[path.suffix.lower()](path))
     if not isinstance(held, Mapping):  # an .npy file named .npz
-        raise ValueError(f"data.file is {str(path)!r}, which holds one array; call it .npy.")
+        raise ValueError(f"data.file is {str(path)!r}, which is a single array; rename it to .npy.")
     if not len(held):
-        raise ValueError(f"data.file is {str(path)!r}, which holds no array.")
+        raise ValueError(f"data.file is {str(path)!r}, which contains no array.")
     return held
 
 
@@ -185,7 +191,7 @@ def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
         text = " ".join(str(error).split())
         if "pickle" in text or "object" in text.lower():
             raise ValueError(
-                f"{path} holds Python objects, which are not read; save arrays of numbers."
+                f"{path} contains Python objects, which are not read; save arrays of numbers."
             ) from None
         raise ValueError(f"{path} cannot be read: {text or type(error).__name__}.") from None
 
@@ -200,9 +206,9 @@ def _numbered(
     there = [label for label in labels if label is not None]
     for label in there:
         if label.dtype.kind not in "iubU":
-            raise ValueError(f"labels of {path} are {label.dtype}; they must be whole numbers or texts.")
+            raise ValueError(f"labels of {path} are {label.dtype}; they must be whole numbers or strings.")
     if len({(label.dtype.kind == "U", label.shape[1:]) for label in there}) > 1:
-        raise ValueError(f"labels of {path} are of two kinds; training and test labels must be of one.")
+        raise ValueError(f"labels of {path} have two types; training and test labels must have one type.")
     if not there:
         return list(labels), ()
     if there[0].dtype.kind == "U":

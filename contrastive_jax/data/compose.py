@@ -136,16 +136,24 @@ def multi_digits(
             raise ValueError(f"compose.{name} is {value}; it must be at most compose.side, {side}.")
     parts = _digits(source, "data.name")
     if size == 0 and parts[TRAIN].shape[0] > side:
-        raise ValueError(f"compose.side={side} is less than the {parts[TRAIN].shape[0]} pixels of a digit")
+        raise ValueError(
+            f"compose.side is {side}; it must be at least {parts[TRAIN].shape[0]}, the pixels of a digit."
+        )
     size = size or parts[TRAIN].shape[0]
     sizes = (size, second_size) if second_size else (size,) * count
     if second_size and count != 2:
-        raise ValueError(f"compose.second_size={second_size} is of two digits, and compose.count={count}")
+        raise ValueError(f"compose.second_size is {second_size}; it needs compose.count=2, not {count}.")
     cells = (side // size) ** 2
     if placement == "grid" and second_size not in (0, size):
-        raise ValueError("compose.placement=grid has cells of one size: take random with compose.second_size")
+        raise ValueError(
+            "compose.placement is grid, whose cells have one size; with compose.second_size it must be"
+            " random."
+        )
     if placement == "grid" and count > cells:
-        raise ValueError(f"compose.count={count} is more than the {cells} cells of {size} in {side} pixels")
+        raise ValueError(
+            f"compose.count is {count}; it must be at most {cells}, the cells of {size} pixels in {side}"
+            " pixels."
+        )
 
     distinct = tuple(dict.fromkeys(sizes))
     banks = {split: [pixels.resized(_all(part), s) for s in distinct] for split, part in parts.items()}
@@ -231,10 +239,14 @@ def digit_on_image(
     train_digits = shown[TRAIN]
     if unique > len(train_digits):
         raise ValueError(
-            f"compose.unique is {unique}; it must be at most {len(train_digits)}, the training digits there are."
+            f"compose.unique is {unique}; it must be at most {len(train_digits)}, the number of training"
+            " digits."
         )
     if source.test is not None and TEST not in shown:
-        raise ValueError(f"compose.digits={digits!r} has no test digits, and {source.name} has test images")
+        raise ValueError(
+            f"compose.digits is {digits!r}, which has no test digits; the test images of {source.name} need"
+            " them."
+        )
     size = size or train_digits.shape[0]
     chosen = np.argsort(raw(seed, stream("unique"), len(train_digits)), kind="stable")
     options = size, side, overlap, seed
@@ -259,16 +271,20 @@ def _with_digits(part, digits: Split, number: int, size: int, side: int, overlap
     composite = Made(NinePlaces(overlap), (which,), (pixels.resized(_all(digits), size),))
     streamed = isinstance(part, Streamed)
     if streamed and not (side or part.size):
-        raise ValueError("digits lie at fixed places of images of one size: set compose.side, or data.size")
+        raise ValueError(
+            "compose.side is 0, but digits need images of one size; set compose.side or data.size."
+        )
     height, width, channels = part.shape
     for length in (side or height, side or width):
         if not _fit(length, size):
             raise ValueError(
-                f"compose.size: digits of {size} pixels do not fit nine times on {length}: at most"
-                f" {max((s for s in range(length) if _fit(length, s)), default=0)}"
+                f"compose.size is {size}; on {length} pixels it must be at most"
+                f" {max((s for s in range(length) if _fit(length, s)), default=0)} for nine digits."
             )
     if digits.shape[2] not in (1, channels):
-        raise ValueError(f"compose.digits has {digits.shape[2]} channels, and images have {channels}")
+        raise ValueError(
+            f"compose.digits has {digits.shape[2]} channels; it must have 1, or {channels} like the images."
+        )
     if streamed:
         plain = Overlaid(part.records, side or part.size, composite)
         return tuple(
@@ -314,7 +330,7 @@ def _images(source: Source) -> None:
     """Refuse a data set whose examples are not images."""
     if not source.train.example.is_image:
         raise ValueError(
-            f"compose takes images, and the examples of {source.name} are {source.train.example}."
+            f"compose needs images, but the examples of {source.name} are {source.train.example}."
         )
 
 
@@ -326,15 +342,15 @@ def _digits(source: Source, option: str) -> dict[int, Split]:
         if part is None:
             continue
         if not isinstance(part, Split):
-            raise ValueError(f"{option}: {source.name} is streamed, and digits lie in memory")
+            raise ValueError(f"{option}: {source.name} is streamed; digits must be in memory.")
         height, width, _ = part.shape
         if height != width:
             raise ValueError(
-                f"{option}: images of {source.name} are {height} x {width}, and digits are square"
+                f"{option}: images of {source.name} are {height} x {width}; digits must be square."
             )
         if part.label.ndim == 2 or (part.label < 0).any():
             raise ValueError(
-                f"{option}: {source.name} has images without a label of their own, digits have one"
+                f"{option}: {source.name} has images without a single label; every digit must have one label."
             )
         parts[number] = part
     return parts

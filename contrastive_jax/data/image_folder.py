@@ -125,21 +125,22 @@ def folder(
         OSError: a folder that cannot be listed.
     """
     if not dir:
-        raise ValueError("data.name=folder needs data.dir, the folder with the images")
+        raise ValueError("data.dir is ''; it must be the folder of the images for data.name=folder.")
     root = pathlib.Path(dir).expanduser()
     if not root.is_dir():
-        place = "" if root.is_absolute() else f", looked for in {pathlib.Path.cwd()}"
-        raise FileNotFoundError(f"data.dir={dir} is not a folder{place}")
+        place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
+        raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
     if not labels and (path_key or label_separator or label_key not in ("label", "")):
         raise ValueError(
-            "data.path_key, data.label_key and data.label_separator are for the file that data.labels names"
+            "data.path_key, data.label_key and data.label_separator describe the file data.labels; set"
+            " data.labels too."
         )
 
     train_root, test_root = split_folders(root, train_split, test_split)
     if test_root and test_fraction and test_split != "auto":
         raise ValueError(
-            f"{test_root} is the test split, so data.test_fraction={test_fraction:g} cannot be: "
-            "set data.test_fraction=0 or data.test_split="
+            f"data.test_fraction is {test_fraction:g}, but {test_root} is the test split; set"
+            " data.test_fraction=0 or data.test_split=''."
         )
     train = image_paths(root, train_root)
     test = image_paths(root, test_root) if test_root else []
@@ -175,7 +176,7 @@ def folder(
         for_test = stratified(label, test_fraction, groups)
         if not for_test.any() or for_test.all():
             raise ValueError(
-                f"data.test_fraction={test_fraction:g} of {len(train)} images leaves a split empty"
+                f"data.test_fraction is {test_fraction:g}; with {len(train)} images it leaves a split empty."
             )
 
     def records(rows: np.ndarray) -> FolderRecords:
@@ -233,7 +234,10 @@ class FolderRecords:
             with opened(path) as stream:
                 file = stream.read()
         except OSError as error:  # an error of reading, unlike one of opening, names no file
-            why = f"an image of data.dir cannot be read ({error.strerror}); once it can, the same command goes on"
+            why = (
+                f"an image of data.dir cannot be read ({error.strerror}); once it can be, repeat the"
+                " command to resume"
+            )
             raise OSError(error.errno, why, str(path)) from error
         try:
             image = pixels.plain(file, self.shape[2], self._white)
@@ -266,41 +270,42 @@ def split_folders(
     train = folder(train_split)
     if not train.is_dir():
         if train_split != "train" or test_split not in ("auto", ""):
-            raise FileNotFoundError(f"data.train_split={train_split}: there is no folder {train}")
+            raise FileNotFoundError(f"data.train_split is {train_split}; there is no folder {train}.")
         like, names = (folders.keys() & {*some} for some in (LIKE_TRAIN, (*TEST, *LIKE_TEST)))
         if test_split == "auto" and like and names:
             raise ValueError(
-                f"data.dir={root} has the folders {folders[min(like)].name} and {folders[min(names)].name}, which"
-                " would be two classes: name them, data.train_split and data.test_split, or set data.test_split='' if"
-                " they are"
+                f"data.dir is {root}, with the folders {folders[min(like)].name} and"
+                f" {folders[min(names)].name}: set data.train_split and data.test_split if they are"
+                " splits, or data.test_split='' if they are two classes."
             )
         return root, None
     if test_split == "auto":
         test_split = next((name for name in TEST if name in folders), "")
         if not test_split and (names := folders.keys() & {*LIKE_TEST}):
             raise ValueError(
-                f"data.test_split='auto' looks for {', '.join(TEST)} beside {train}, and there is"
-                f" {folders[min(names)].name}: name it, or data.test_split='' for no test images"
+                f"data.test_split is 'auto', and {folders[min(names)].name} is beside {train}, but none"
+                f" of {', '.join(TEST)}: set data.test_split to the folder of test images, or to '' for"
+                " none."
             )
         others = (
             [] if test_split else [path for path in folders.values() if path != train and has_images(path)]
         )
         if others and train != root:
             raise ValueError(
-                f"data.dir={root} has images in the folder {train.name}, which would be all, and in {others[0].name}"
-                f"{_and_more(others)}: data.train_split='' takes every folder, as a class, data.test_split='' the"
-                f" images of {train.name} alone"
+                f"data.dir is {root}, with images in {train.name} and also in"
+                f" {others[0].name}{_and_more(others)}: set data.train_split='' to use every folder as a"
+                f" class, or data.test_split='' to use {train.name} only."
             )
     if not test_split:
         return train, None
     test = folder(test_split)
     if not test.is_dir():
-        raise FileNotFoundError(f"data.test_split={test_split}: there is no folder {test}")
+        raise FileNotFoundError(f"data.test_split is {test_split}; there is no folder {test}.")
     one, other = sorted((train.resolve(), test.resolve()), key=lambda path: len(path.parts))
     if other.is_relative_to(one):
         raise ValueError(
-            f"data.test_split={test_split}: {test} and the training images' {train} are one folder, or one"
-            " inside the other: test images would be trained on; data.test_split='' takes no test images"
+            f"data.test_split is {test_split}; {test} and the training folder {train} overlap, so"
+            " training would include test images. Set data.test_split='' for no test images."
         )
     return train, test
 
@@ -322,11 +327,11 @@ def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -
         if (first := met.setdefault(file, path)) is not path:
             across = number >= len(train) and first not in test
             raise ValueError(
-                f"{root / path} and {root / first} are one file, by a link: "
+                f"{root / path} and {root / first} are the same file, through a link: "
                 + (
-                    "test images would be trained on; data.test_split='' takes no test images"
+                    "training would include test images; set data.test_split='' for no test images."
                     if across
-                    else "the image would be its own negative; remove one"
+                    else "the image would be its own negative; remove one of them."
                 )
             )
 
@@ -346,7 +351,7 @@ def _check_depth(place: str, root: pathlib.Path) -> None:
     if place.count(os.sep) - str(root).count(os.sep) > DEEPEST:
         shown = place if len(place) < 160 else f"{place[:80]}...{place[-40:]}"
         raise ValueError(
-            f"folders below data.dir are nested more than {DEEPEST} deep: {shown}; move them out"
+            f"folders below data.dir are nested more than {DEEPEST} deep: {shown}; move them elsewhere."
         )
 
 
@@ -371,7 +376,7 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
                 and not os.path.exists(os.path.join(place, name))
             ):
                 raise FileNotFoundError(
-                    f"{os.path.join(place, name)} is a link to what is not there; remove it, or mount it"
+                    f"{os.path.join(place, name)} is a broken link; remove it, or mount its target."
                 )
         here = pathlib.Path(place).resolve()
         circle = above.pop(place, set()) | {
@@ -391,10 +396,13 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
             if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
         ]
     if not paths:
-        raise FileNotFoundError(f"no image under {below_root} (looked for {' '.join(EXTENSIONS)})")
+        raise FileNotFoundError(f"{below_root} contains no image ({' '.join(EXTENSIONS)}).")
     if not_read:
         warnings.warn(
-            f"{below_root}: {len(not_read):,} files such as {not_read[0]} are not read (only {' '.join(EXTENSIONS)})",
+            (
+                f"{below_root}: {len(not_read):,} files such as {not_read[0]} are ignored; images must be"
+                f" {' '.join(EXTENSIONS)}."
+            ),
             RuntimeWarning,
             stacklevel=2,
         )
@@ -406,7 +414,7 @@ def listing_file(labels: str, root: pathlib.Path) -> pathlib.Path:
     places = [pathlib.Path(labels).expanduser(), root / labels]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
-        raise FileNotFoundError(f"data.labels={labels}: there is no such file, neither here nor in {root}")
+        raise FileNotFoundError(f"data.labels is {labels}; there is no such file here or in {root}.")
     return file
 
 
@@ -416,15 +424,18 @@ def check_listing(listing: Listing, paths: list[str], labels: str, root: pathlib
     if lost:
         foreign = next((path for path in listing.rows if not (root / path).is_file()), "")
         hint = (
-            f"; it has {foreign}, which is not there in {root}: paths are relative to data.dir"
+            f"; it has {foreign}, which does not exist in {root}: paths must be relative to data.dir"
             if foreign
             else ""
         )
-        raise ValueError(f"data.labels={labels} has no row for {lost[0]}{_and_more(lost)}{hint}")
+        raise ValueError(f"data.labels is {labels}; it has no row for {lost[0]}{_and_more(lost)}{hint}.")
     known = set(paths)
     missing = [path for path in listing.rows if path not in known and not (root / path).is_file()]
     if missing:
-        raise ValueError(f"data.labels={labels} lists {missing[0]}{_and_more(missing)}, not there in {root}")
+        raise ValueError(
+            f"data.labels is {labels}; it lists {missing[0]}{_and_more(missing)}, which does not exist in"
+            f" {root}."
+        )
 
 
 def _and_more(files: list) -> str:
@@ -441,9 +452,7 @@ def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tu
     """Return the labels of the training images, sorted, as numbers if all are integers."""
     known, met = ({name for names in some for name in names} for some in (train, test))
     if unknown := sorted(met - known):
-        raise ValueError(
-            f"test images have the classes {', '.join(unknown)}, of which there is no training image"
-        )
+        raise ValueError(f"test images have classes without training images: {', '.join(unknown)}.")
     numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
     return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" differ
 
@@ -454,7 +463,7 @@ def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several:
     if not several:
         return np.array([number[own[0]] if own else -1 for own in names], np.int32)
     if not classes:
-        raise ValueError("data.labels: no image has a label")
+        raise ValueError("data.labels has no label for any image.")
     label = np.zeros((len(names), len(classes)), np.uint8)
     for row, own in zip(label, names, strict=True):
         row[[number[name] for name in own]] = 1
@@ -472,18 +481,23 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
         try:
             pattern = re.compile(group)
         except re.error as error:
-            raise ValueError(f"data.group={group!r} is no regular expression: {error}") from None
+            raise ValueError(
+                f"data.group is {group!r}, which is not a regular expression: {error}."
+            ) from None
         matches = [pattern.search(path) for path in paths]
         names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in matches]
     first: dict[str, int] = {}
     numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
     if not first:
-        where = "no cell of its column is filled" if listing and listing.grouped else "it is found in no path"
-        column = " and no column of data.labels" if listing and not listing.grouped else ""
-        raise ValueError(f"data.group={group!r} groups nothing: {where} (such as {paths[0]}){column}")
+        where = "its column is empty" if listing and listing.grouped else "it matches no path"
+        column = " and is not a column of data.labels" if listing and not listing.grouped else ""
+        raise ValueError(
+            f"data.group is {group!r}, which forms no group: {where} (such as {paths[0]}){column}."
+        )
     if len(paths) > 1 and (numbers == 0).all():
         raise ValueError(
-            f"data.group={group!r} puts all {len(paths):,} images into one group: none would have a negative"
+            f"data.group is {group!r}, which puts all {len(paths):,} images into one group; no image"
+            " would have a negative."
         )
     return numbers
 
@@ -513,8 +527,8 @@ def headers_of(
         except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
             if isinstance(error, Image.DecompressionBombError):
                 raise ValueError(
-                    f"the image {file} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which are not read"
-                    " from one file: cut it into tiles"
+                    f"the image {file} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, the"
+                    " limit of one file; cut it into tiles."
                 ) from None
             if skip and not _outside(error):
                 return None
@@ -523,7 +537,7 @@ def headers_of(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]
     if not met:
-        raise ValueError(f"none of {len(files)} images can be read, such as {files[0]}")
+        raise ValueError(f"none of {len(files)} images such as {files[0]} can be read.")
     return [file for file, _ in met], [header for _, header in met]
 
 
@@ -534,9 +548,11 @@ def common_shape(
     found = {header.channels: file for file, header in zip(files, headers, strict=True)}  # one file of each
     kinds = ", ".join(f"{file} has {c}" for c, file in sorted(found.items()))
     if len(found) > 1 and set(found) != {1, 3}:
-        raise ValueError(f"images of different numbers of channels: {kinds}")
+        raise ValueError(f"images have different numbers of channels: {kinds}.")
     if channels and not set(found) <= {1, 3}:
-        raise ValueError(f"data.channels={channels} is for grey and RGB images, and {kinds}")
+        raise ValueError(
+            f"data.channels is {channels}; it must be 0 unless all images are grey or RGB, and {kinds}."
+        )
     sizes = {(header.height, header.width) for header in headers}
     height, width = sizes.pop() if len(sizes) == 1 else (None, None)
     return height, width, channels or max(found)
@@ -546,8 +562,9 @@ def warn_of_pages(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header
     """Warn of TIFFs with several pages, of which only the first is read."""
     if several := [file for file, header in zip(files, headers, strict=True) if header.pages]:
         warnings.warn(
-            f"{len(several):,} TIFFs such as {several[0]} have several pages, and the first of each is read: save the"
-            " channels of an image as the samples of one page, and the images of a stack as files",
+            f"{len(several):,} TIFFs such as {several[0]} have several pages; only the first page is"
+            " read. Save the channels of an image as samples of one page, and the images of a stack as"
+            " separate files.",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -563,8 +580,9 @@ def warn_of_darkness(files: Sequence[pathlib.Path], headers: Sequence[pixels.Hea
             brightest = max(brightest, int(seen.max()))
     if 0 < brightest < DARK:
         warnings.warn(
-            f"{len(deep):,} images of 16 bits such as {deep[0][0]} are nearly black: none that was looked at has a"
-            f" value above {brightest * white // 255:,}, and data.white={white} is what becomes white",
+            f"{len(deep):,} images of 16 bits such as {deep[0][0]} are nearly black: no sampled value"
+            f" is above {brightest * white // 255:,}, and data.white={white} becomes white. Lower"
+            " data.white.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -70,9 +70,9 @@ def read_listing(
         paths = _Paths(root, known)
         return _read(file, path_key, label_key, label_separator, group, paths.relative)
     except RecursionError:
-        raise ValueError(f"data.labels={file}: it is nested too deeply to be a list of labels") from None
+        raise ValueError(f"data.labels is {file}; it is nested too deeply for a list of labels") from None
     except ValueError as error:  # of the JSON decoder, too
-        raise ValueError(f"data.labels={file}: {error}") from error
+        raise ValueError(f"data.labels is {file}; {error}") from error
 
 
 def _read(
@@ -86,7 +86,8 @@ def _read(
     table = file.suffix.lower() in (".csv", ".tsv")
     if label_separator and not table:
         raise ValueError(
-            f"data.label_separator={label_separator!r} is for CSV; in JSON several labels are a list"
+            f"data.label_separator is {label_separator!r}; it must be '' for JSON, where several labels"
+            " are a list"
         )
     wanted = [*([(path_key,)] if path_key else [PATHS]), *([(label_key,)] if label_key else [])]
     entries = list(_table(file, wanted) if table else _json(file, label_key))
@@ -106,10 +107,10 @@ def _read(
     for place, entry in entries:
         for option, key in needed.items():
             if key and key not in entry:
-                raise ValueError(f"{place} has no {key!r} (data.{option}), but {', '.join(entry)}")
+                raise ValueError(f"{place} has no {key!r} (data.{option}); it has {', '.join(entry)}")
         path = relative(entry[path_key], place)
         if path in rows:
-            raise ValueError(f"{path} is there twice: {places[path]} and {place}")
+            raise ValueError(f"{path} occurs twice: {places[path]} and {place}")
         value = entry[label_key] if label_key else None
         if label_separator and value is not None:
             value = [part.strip() for part in value.split(label_separator) if part.strip()]
@@ -143,12 +144,14 @@ def _text(file: pathlib.Path) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         if not encoding.startswith("utf-8"):
-            raise ValueError(f"it begins as {encoding.upper()} and is not: save it as UTF-8") from None
+            raise ValueError(
+                f"it starts as {encoding.upper()} but is not {encoding.upper()}: save it as UTF-8"
+            ) from None
         line = content.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"line {line} is not UTF-8 (byte 0x{content[error.start]:02x}), but an older encoding such as Windows'"
-            " cp1252, which does not say what its letters are: save it as UTF-8 (Excel: CSV UTF-8; pandas:"
-            f" to_csv(encoding='utf-8'); or iconv -f CP1252 -t UTF-8 {file.name})"
+            f"line {line} is not UTF-8 (byte 0x{content[error.start]:02x}), perhaps an older encoding"
+            " such as Windows' cp1252, which cannot be recognised: save it as UTF-8 (Excel: CSV UTF-8;"
+            f" pandas: to_csv(encoding='utf-8'); or iconv -f CP1252 -t UTF-8 {file.name})"
         ) from None
 
 
@@ -181,15 +184,15 @@ def _table(file: pathlib.Path, wanted: Collection[Collection[str]]) -> Iterator[
         header = [name.strip() for name in reader.fieldnames or ()]
         if any(posixpath.splitext(name)[1].lower() in IMAGES for name in header):
             raise ValueError(
-                f"line {1 + skipped} is no header but a row ({', '.join(header)}): put the names of the columns before"
-                " it, such as path,label"
+                f"line {1 + skipped} is a row, not a header ({', '.join(header)}): add a line of column"
+                " names before it, such as path,label"
             )
         if twice := {name for name in header if header.count(name) > 1}:  # otherwise the last would count
-            raise ValueError(f"its header has {min(twice)!r} twice")
+            raise ValueError(f"its header contains {min(twice)!r} twice")
         for entry in reader:
             place = f"line {reader.line_num + skipped}"
             if None in entry or None in entry.values():
-                raise ValueError(f"{place} has not the {len(header)} cells of the header")
+                raise ValueError(f"{place} does not have {len(header)} cells like the header")
             yield place, {name.strip(): value.strip() for name, value in entry.items()}
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num + skipped}: {error}") from None
@@ -206,12 +209,12 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
         elif isinstance(content, list):
             content = [(f"entry {i}", entry) for i, entry in enumerate(content)]
         else:
-            raise ValueError("it is neither a list nor an object")
+            raise ValueError("it must be a list or an object")
     else:
-        raise ValueError("its ending must be .csv, .tsv, .json or .jsonl; save a spreadsheet as CSV UTF-8")
+        raise ValueError("its name must end in .csv, .tsv, .json or .jsonl; save a spreadsheet as CSV UTF-8")
     for place, entry in content:
         if not isinstance(entry, dict):
-            raise ValueError(f"{place}: an object is expected, not {entry!r}")
+            raise ValueError(f"{place} is {entry!r}; it must be an object")
         yield place, entry
 
 
@@ -228,7 +231,7 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_without_repetition)
     except RecursionError:
-        raise ValueError("its JSON is nested too deeply to be read") from None
+        raise ValueError("its JSON is nested too deeply") from None
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
@@ -236,7 +239,7 @@ def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:
     if not isinstance(entry, dict):
         return {PATHS[0]: path, label_key or "label": entry}
     if entry.get(PATHS[0], path) != path:
-        raise ValueError(f"{path!r} has another {PATHS[0]} within, {entry[PATHS[0]]!r}")
+        raise ValueError(f"the entry {path!r} contains another {PATHS[0]}, {entry[PATHS[0]]!r}")
     return {PATHS[0]: path} | entry
 
 
@@ -245,7 +248,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)} is there twice")
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)} occurs twice")
     return entries
 
 
@@ -264,7 +267,7 @@ class _Paths:
             ValueError: it is not a path, or is outside of the root.
         """
         if not isinstance(path, str) or not path:
-            raise ValueError(f"{place}: {path!r} is no path")
+            raise ValueError(f"{place}: {path!r} is not a path")
         clean = posixpath.normpath(path)
         if clean in self._known:
             return clean
@@ -273,7 +276,7 @@ class _Paths:
                 return other
         if clean.startswith(("/", "..")) or re.match(r"[A-Za-z]:[\\/]", path):
             where = f" {self._root}" if self._root else ""
-            raise ValueError(f"{place}: {path} does not lie inside data.dir{where}; paths are relative to it")
+            raise ValueError(f"{place}: {path} is outside data.dir{where}; paths must be relative to it")
         return clean
 
     def _readings(self, path: str) -> Iterator[str]:
@@ -296,7 +299,7 @@ def _names(value: Any, place: str) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     for name in values:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
-            raise ValueError(f"{place}: a label is a name or a whole number, not {name!r}")
+            raise ValueError(f"{place}: the label is {name!r}; it must be a name or a whole number")
     return tuple(dict.fromkeys(str(name) for name in values))
 
 

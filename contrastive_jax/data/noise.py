@@ -28,7 +28,7 @@ EXAMPLES = {
     "imagenet_resized": {"train": 1_281_167, "validation": 50_000},
 }
 OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of sets outside TFDS
-NOTE = "synthetic data: no accuracy means anything"
+NOTE = "synthetic data: accuracies are meaningless"
 BANK = 64  # number of images; each example is one of them with its own flipped bits
 PHOTOGRAPH = (375, 500)  # height and width for sets whose images differ in size: ImageNet's most frequent
 SQUARE = 256  # default height and width of such a set's images in memory
@@ -127,8 +127,8 @@ def count(like: str, split: str, option: str = "train_split") -> int:
     known = _splits(like)
     if not known:
         raise ValueError(
-            f"data.like={like!r}: how many images it has is not known here, as it is of {', '.join(EXAMPLES)}:"
-            " set data.examples, and data.test_examples"
+            f"data.like is {like!r}, whose number of images is unknown (known: {', '.join(EXAMPLES)});"
+            " set data.examples and data.test_examples"
         )
     if split in known:
         return known[split]
@@ -142,7 +142,7 @@ def count(like: str, split: str, option: str = "train_split") -> int:
         parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(sizes)
     except (AssertionError, KeyError, ValueError) as error:
         raise ValueError(
-            f"data.{option}={split!r} is no split of {like}, which has {', '.join(known)}"
+            f"data.{option} is {split!r}; the splits of {like} are {', '.join(known)}"
         ) from error
     return sum(len(range(known[part.splitname])[part.from_ : part.to]) for part in parts)
 
@@ -177,7 +177,7 @@ def _streamed(
     """Return a streamed split, whose files worker processes decode."""
     if shape[2] not in (1, 3):
         raise ValueError(
-            f"data.stream='on' makes JPEGs, which have 1 or 3 channels, not data.channels={shape[2]}"
+            f"data.channels is {shape[2]}; with data.stream='on' it must be 1 or 3, the channels of JPEGs"
         )
     height, width = (side or usual for side, usual in zip(shape[:2], PHOTOGRAPH, strict=True))
     records = Repeated(_jpegs(height, width, shape[2]), part, _which(part, count), classes, shape)

@@ -20,7 +20,7 @@ def permutation(seed: int, epoch: int, n: int) -> np.ndarray:
     change with NumPy's version. Raises ValueError for a seed outside [0, 2**64).
     """
     if not 0 <= seed < 2**64:
-        raise ValueError(f"data.seed={seed} is outside [0, 2**64)")
+        raise ValueError(f"data.seed is {seed}; it must be from 0 to 2**64 - 1")
     return np.argsort(raw(seed, epoch, n), kind="stable").astype(np.int32)
 
 

@@ -41,9 +41,9 @@ def check_memory(name: str, count: int, shape: tuple[int, ...], memory_limit: fl
     need = gibibytes(count, shape)
     if need > memory_limit:
         raise ValueError(
-            f"{name}: {count:,} images of {shape[0]}x{shape[1]}x{shape[2]} take {need:.3g} GiB and "
-            f"data.memory_limit is {memory_limit:g} GiB (they are held in host and device memory): lower "
-            "data.size, raise data.memory_limit or set data.stream=auto"
+            f"data.memory_limit is {memory_limit:g}; the {count:,} images"
+            f" {shape[0]}x{shape[1]}x{shape[2]} of {name} take {need:.3g} GiB of host and device memory:"
+            " lower data.size, raise data.memory_limit or set data.stream=auto."
         )
 
 
@@ -99,7 +99,8 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
         simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data
         if white != WHITE and _png_of_16_bits(image) in (2, 4, 6):
             raise ValueError(
-                "data.white cannot be met: 16-bit colour, or grey with alpha, is read from TIFF only"
+                "data.white applies to grey 16-bit images and TIFFs only; convert 16-bit colour, or"
+                " grey with alpha, to TIFF"
             )
         if upright and simple and not image.startswith(TIFF):
             return image
@@ -228,7 +229,7 @@ def _samples(file):
         import tifffile
     except ImportError:
         raise ImportError(
-            "a TIFF with several channels needs tifffile: pip install 'contrastive_jax[tiff]'"
+            "TIFFs with several channels need tifffile: pip install 'contrastive_jax[tiff]'"
         ) from None
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # damaged files raise an error
     return tifffile.TiffFile(file).pages.first
@@ -243,13 +244,11 @@ def _samples_array(page, white: int) -> np.ndarray:
     from PIL import Image
 
     if page.dtype not in (np.uint8, np.uint16):
-        raise ValueError(
-            f"its pixels are {page.dtype}, and only 8 or 16 bits without sign have a fixed range"
-        )
+        raise ValueError(f"its pixels are {page.dtype}; they must be unsigned, of 8 or 16 bits")
     orientation = page.tags[274].value if 274 in page.tags else 1
     if orientation != 1:
         raise ValueError(
-            f"several channels in orientation {int(orientation)} cannot be read, only upright ones"
+            f"its orientation is {int(orientation)}; a TIFF with several channels must be upright"
         )
     array = page.asarray()
     array = np.moveaxis(array, 0, -1) if page.axes == "SYX" else array

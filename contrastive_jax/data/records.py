@@ -116,7 +116,7 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
             pixels = whole(record.image, channels, size)
             if pixels.shape != image.shape[1:]:  # as for a PNG with EXIF rotation behind its pixels
                 has, had = ("x".join(map(str, shape)) for shape in (pixels.shape, image.shape[1:]))
-                raise ValueError(f"it is {has} pixels, and the set {had}: set data.size")
+                raise ValueError(f"it is {has} pixels, and the set is {had}: set data.size")
             image[row] = pixels
         except ValueError as error:  # damaged, or of another shape than the set
             corrupt[row] = Unreadable.of(records, row, error)
@@ -136,7 +136,7 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
         if stand_in is None:
             raise Unreadable(f"no record can be read: {error}")
         image[row], label[row], group[row] = image[stand_in], label[stand_in], group[stand_in]
-        warnings.warn(f"{error}; {records.name(stand_in)} stands in for it", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{error}; {records.name(stand_in)} replaces it", RuntimeWarning, stacklevel=2)
     return Split(image, label, group, getattr(records, "paths", None))
 
 
@@ -151,7 +151,7 @@ def opened(file: str | os.PathLike) -> BinaryIO:
         mode = os.fstat(stream.fileno()).st_mode
         if not stat.S_ISREG(mode):
             raise Unreadable(
-                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it away"
+                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it elsewhere"
             )
         stack.pop_all()
         return stream

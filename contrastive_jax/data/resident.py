@@ -76,7 +76,9 @@ class Resident:
     def __init__(self, split: Split, *, seed: int, batch_size: int, mesh: Mesh | None = None):
         devices = mesh.shape.get(sharding.AXIS, 1) if mesh else 1
         if batch_size < 1 or batch_size % devices:
-            raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
+            raise ValueError(
+                f"batch_size is {batch_size}; it must be a positive multiple of the {devices} devices"
+            )
         self.examples, self.batch_size, self.seed, self.mesh = len(split), batch_size, seed, mesh
         self.steps = -(-self.examples // batch_size)  # S, steps of a chunk, whose order is uploaded at once
         self.take, self._facts = Take(split.made.composition), dict(split.made.facts)

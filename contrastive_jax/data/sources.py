@@ -71,7 +71,7 @@ def from_arrays(
             labels without test images.
     """
     if test_labels is not None and test_images is None:
-        raise ValueError("test_labels are given without test_images")
+        raise ValueError("test_labels are given without test_images; pass both")
     for argument, given in (("labels", labels), ("test_labels", test_labels)):
         if given is not None and np.asarray(given).dtype.kind not in "iub":
             raise ValueError(f"{argument} are {np.asarray(given).dtype}; they must be whole numbers")
@@ -80,12 +80,15 @@ def from_arrays(
         None if test_images is None else Split(numbers(np.asarray(test_images), "test_images"), test_labels)
     )
     if test is not None and test.example != train.example:
-        raise ValueError(f"training images are {train.example} and test images {test.example}: one shape")
+        raise ValueError(
+            f"training images are {train.example} and test images are {test.example}; they must have one"
+            " shape"
+        )
     if test is not None and labels is not None and test_labels is not None:
         if test.label.shape[1:] != train.label.shape[1:]:
             raise ValueError(
-                f"labels are {list(train.label.shape)} and test_labels {list(test.label.shape)}: one kind, and as many"
-                " classes"
+                f"labels are {list(train.label.shape)} and test_labels are {list(test.label.shape)};"
+                " both must be [n], or both [n, C] with one C"
             )
     if train.label.ndim == 2:
         count = train.label.shape[1]

@@ -38,7 +38,7 @@ def numbers(array: np.ndarray, what: str) -> np.ndarray:
     if kind is np.int32 and array.dtype.kind not in "iub":
         raise ValueError(f"{what} are {array.dtype}; they must be whole numbers or floats.")
     if array.ndim < 2 or not array.size:
-        raise ValueError(f"{what} are {list(array.shape)}; they must be [n, ...], and not empty.")
+        raise ValueError(f"{what} have shape {list(array.shape)}; they must be [n, ...], not empty.")
     if array.dtype == np.uint8:
         return array
     limit, step = np.iinfo(np.int32).max, max(1, VALUES // array[0].size)
@@ -53,7 +53,8 @@ def numbers(array: np.ndarray, what: str) -> np.ndarray:
         if not fits.all():
             place = np.unravel_index(np.argmin(fits), fits.shape)
             raise ValueError(
-                f"{what} have {some[place]} in row {first + place[0]}; values must be finite and fit {kind.__name__}."
+                f"{what} contain {some[place]} in row {first + place[0]}; values must be finite and fit"
+                f" {kind.__name__}."
             )
     return array.astype(kind, copy=False)
 
@@ -99,18 +100,18 @@ class Split:
         label = np.full(n, -1, np.int32) if label is None else np.asarray(label)
         (group,) = narrow_ids(np.arange(n) if group is None else np.asarray(group))
         if label.dtype.kind not in "iub" and not np.all(label == np.floor(label)):
-            raise ValueError(f"labels are {label.dtype}, and not whole numbers")
+            raise ValueError(f"labels are {label.dtype}; they must be whole numbers")
         if label.ndim == 1 and not np.all((label >= -1) & (label < 2**31)):
             raise ValueError(
-                "labels [n] are whole numbers from -1 (none) to 2147483647: number your classes from 0"
+                "labels [n] must be whole numbers from -1 (none) to 2147483647: number your classes from 0"
             )
         if label.ndim == 2 and not (label.shape[1] and np.all((label == 0) | (label == 1))):
-            raise ValueError("labels [n, C] are 0 or 1 for each of at least one class")
+            raise ValueError("labels [n, C] must be 0 or 1, with at least one class")
         label = label.astype(np.uint8 if label.ndim == 2 else np.int32, copy=False)
         if label.ndim not in (1, 2) or len(label) != n:
-            raise ValueError(f"{n} examples need label [{n}] or [{n}, C], not {list(label.shape)}")
+            raise ValueError(f"labels have shape {list(label.shape)}; {n} examples need [{n}] or [{n}, C]")
         if group.shape != (n,):
-            raise ValueError(f"{n} examples need group [{n}], not {list(group.shape)}")
+            raise ValueError(f"group has shape {list(group.shape)}; {n} examples need [{n}]")
         vars(self).update(image=image, label=label, group=group, paths=paths, made=made)  # frozen from here
 
     def __len__(self) -> int:

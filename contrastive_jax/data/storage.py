@@ -82,8 +82,8 @@ def stored(
         return streamed, dataclasses.replace(streamed, records=test) if test else None
     if shape is None:
         raise ValueError(
-            f"images of {name} differ in size: set data.size, to which the short side is resized before the "
-            "centre is cropped, or data.stream=auto"
+            f"images of {name} differ in size: set data.size (the short side is resized to it and the"
+            " centre cropped), or data.stream=auto"
         )
     pixels.check_memory(name, count, shape, memory_limit)
     replace = corrupt == "replace"
@@ -151,11 +151,13 @@ def held_out(source: Source, fraction: float) -> Source:
     if not fraction:
         return source
     if not isinstance(source.train, Split):
-        raise ValueError(f"data.validation={fraction} needs images in memory; {source.name} is streamed")
+        raise ValueError(
+            f"data.validation is {fraction}; it needs images in memory, and {source.name} is streamed"
+        )
     aside = stratified(source.train.label, fraction, source.train.group)
     if not 0 < aside.sum() < len(aside):
         raise ValueError(
-            f"data.validation={fraction} of {len(aside)} examples leaves {aside.sum()} to evaluate on"
-            f" and {(~aside).sum()} to train on"
+            f"data.validation is {fraction}; with {len(aside)} examples it leaves {aside.sum()} for"
+            f" evaluation and {(~aside).sum()} for training"
         )
     return dataclasses.replace(source, train=source.train[~aside], test=source.train[aside])

@@ -150,7 +150,7 @@ class Loader:
                 position = self.order.after(position)
                 continue
             if failure:
-                messages.append(f"{failure}; the next of the order stands in")
+                messages.append(f"{failure}; the next image of the order replaces it")
             return int(row), record, views
         raise Unreadable(f"no record can be read: {failure}")
 
@@ -350,7 +350,7 @@ class Workers:
 
 def _ended_by(code: int | None) -> str:
     if code is None or code >= 0:
-        return f"ended with exit code {code}; what it printed above says why"
+        return f"ended with exit code {code}; see its output above"
     try:
         name = signal.Signals(-code).name
     except ValueError:
@@ -358,15 +358,18 @@ def _ended_by(code: int | None) -> str:
     told = f"was ended by signal {-code} ({name})"
     if -code == signal.SIGKILL:
         return (
-            f"{told}: most likely the system ran out of memory and chose it (`dmesg` shows that). Give the job more"
-            " memory, or lower data.workers or train.batch_size"
+            f"{told}: most likely the system ran out of memory and killed it (see `dmesg`). Give the"
+            " job more memory, or lower data.workers or train.batch_size"
         )
     if -code == getattr(signal, "SIGBUS", None):
         return (
-            f"{told}: memory or a mapped file could not be read or written, as where shared memory (/dev/shm) or a disk"
-            " is full or the file was cut off. Make room, or lower data.workers"
+            f"{told}: memory or a mapped file could not be read or written; shared memory (/dev/shm) or"
+            " a disk may be full, or the file truncated. Make room, or lower data.workers"
         )
-    return f"{told}: a library that decodes images crashed, or somebody ended it. data.workers=0 starts no process"
+    return (
+        f"{told}: a library that decodes images crashed, or the process was killed. data.workers=0 starts"
+        " no processes"
+    )
 
 
 def _received(stream: socket.socket, size: int) -> bytearray:
@@ -484,13 +487,16 @@ class Streamed:
 
     def __post_init__(self):
         if self.resize not in ("exact", "opencv"):
-            raise ValueError(f"data.resize={self.resize!r} is neither exact nor opencv")
+            raise ValueError(f"data.resize is {self.resize!r}; it must be exact or opencv")
         if self.resize == "opencv" and not importlib.util.find_spec("cv2"):
-            raise ValueError("data.resize=opencv needs OpenCV: pip install 'contrastive_jax[opencv]'")
+            raise ValueError("data.resize is opencv; it needs OpenCV: pip install 'contrastive_jax[opencv]'")
         if self.corrupt not in ("raise", "replace"):
-            raise ValueError(f"data.corrupt={self.corrupt!r} is neither raise nor replace")
+            raise ValueError(f"data.corrupt is {self.corrupt!r}; it must be raise or replace")
         if self.workers < -1:
-            raise ValueError(f"data.workers={self.workers}: processes, 0 for threads, -1 for one a core")
+            raise ValueError(
+                f"data.workers is {self.workers}; it must be a number of processes, 0 for threads, or -1"
+                " for one process per core"
+            )
 
     def __len__(self) -> int:
         return len(self.records)
@@ -696,7 +702,9 @@ class Stream:
     ):
         devices = mesh.size if mesh else 1
         if batch_size < 1 or batch_size % devices:
-            raise ValueError(f"batch_size={batch_size} is not a positive multiple of the {devices} devices")
+            raise ValueError(
+                f"batch_size is {batch_size}; it must be a positive multiple of the {devices} devices"
+            )
         own = own_rows(batch_size, mesh) if own is None else own
         cut = dataclasses.replace(view.cut, opencv=split.resize == "opencv")
         loader = split.loader(Endless(seed, len(split)), cut, seed)

@@ -92,24 +92,27 @@ def tfds(
             empty = not splits[split].num_examples
         except (KeyError, ValueError) as error:
             raise ValueError(
-                f"data.{option}={split!r} is no split of {name}, which has {', '.join(splits)}"
+                f"data.{option} is {split!r}; the splits of {name} are {', '.join(splits)}"
             ) from error
         if empty:
-            raise ValueError(f"data.{option}={split!r} of {name} has no images")
+            raise ValueError(f"data.{option} is {split!r}, which has no images in {name}")
     if twice(splits[train_split]):
         raise ValueError(
-            f"data.train_split={train_split!r} of {name} has images twice: each would be its own negative"
+            f"data.train_split is {train_split!r}, which contains images of {name} twice: each would be"
+            " its own negative"
         )
     if test_split and overlap(splits[train_split], splits[test_split]):
         raise ValueError(
-            f"data.train_split={train_split!r} and data.test_split={test_split!r} of {name} have images in common: test"
-            " images would be trained on; data.test_split='' takes no test images"
+            f"data.train_split is {train_split!r} and data.test_split is {test_split!r}; they share"
+            f" images of {name}, so training would include test images. Set data.test_split='' for no"
+            " test images"
         )
 
     test = records(test_split) if test_split else None
     if test and label_key and not test.labelled:
         raise ValueError(
-            f"data.test_split={test_split!r} of {name} has no labels: choose another of {', '.join(splits)}"
+            f"data.test_split is {test_split!r}, which has no labels in {name}; choose another of"
+            f" {', '.join(splits)}"
         )
     splits = stored(
         name, records(train_split), test,
@@ -154,10 +157,10 @@ def prepared(name: str, dir: str):
         raise not_prepared(name, dir) from None
     if "array_record" not in {file_format.value for file_format in builder.info.available_file_formats()}:
         raise FileNotFoundError(
-            f"{name} lies at {builder.data_dir} as {builder.info.file_format.value}, which has no random "
-            f"access: add ArrayRecord files with `{INSTALL} && tfds convert_format "
-            f"--dataset_version_dir={shlex.quote(str(builder.data_dir))} --out_file_format=array_record "
-            "--num_workers=1`"  # with more workers it hides errors
+            f"{name} is stored at {builder.data_dir} as {builder.info.file_format.value}, without"
+            f" random access: add ArrayRecord files with `{INSTALL} && tfds convert_format"
+            f" --dataset_version_dir={shlex.quote(str(builder.data_dir))} --out_file_format=array_record"
+            " --num_workers=1`"  # with more workers it hides errors
         )
     return builder
 
@@ -195,7 +198,8 @@ def check_classes(name: str, dir: str) -> None:
             raise ValueError(f"{file} is not the description of a data set: {error}") from None
         if foreign := [one for one in named if not one.startswith(OF_TFDS)]:
             raise ValueError(
-                f"{file} names the class {foreign[0]!r}, which TFDS would import; only TFDS's own are read."
+                f"{file} contains the class {foreign[0]!r}, which TFDS would import; only TFDS's own"
+                " classes are allowed."
             )
 
 
@@ -216,12 +220,14 @@ def not_prepared(name: str, dir: str) -> Exception:
         names = sorted({"digits", "folder", "synthetic", *known, *here})
         of_a_year = [name for name in known if re.fullmatch(rf"{re.escape(base)}\d+", name)]  # imagenet2012
         near = of_a_year or difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
-        return ValueError(f"data.name={name!r} is no data set: did you mean {', '.join(near)}?")
+        return ValueError(
+            f"data.name is {name!r}, which is not a known data set. Did you mean {', '.join(near)}?"
+        )
     by_hand = ""
     if tfds.builder_cls(base).MANUAL_DOWNLOAD_INSTRUCTIONS:
         by_hand = (
-            f"put the archives that https://www.tensorflow.org/datasets/catalog/{base} asks for into "
-            f"{os.path.join(dir, 'downloads', 'manual')}, then "
+            f"put the archives listed on https://www.tensorflow.org/datasets/catalog/{base} into"
+            f" {os.path.join(dir, 'downloads', 'manual')}, then "
         )
     return FileNotFoundError(
         f"{name} is not prepared in {dir}: {by_hand}run `{INSTALL} && "
@@ -240,11 +246,13 @@ def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None,
             "folder",
             "any TFDS name",
         ]
-        raise ValueError(f"data.like={name!r} is no data set: did you mean {', '.join(near)}?")
+        raise ValueError(
+            f"data.like is {name!r}, which is not a known data set. Did you mean {', '.join(near)}?"
+        )
     try:
         features = dict(tfds.builder(name.split(":")[0], try_gcs=False).info.features)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
-        raise ValueError(f"data.like={name!r}: {' '.join(str(error).split())[:200]}") from error
+        raise ValueError(f"data.like is {name!r}: {' '.join(str(error).split())[:200]}") from error
     return image_shape(name, features), class_names(name, features, label_key)
 
 
@@ -256,7 +264,7 @@ def image_shape(name: str, features) -> tuple[int | None, int | None, int]:
             f"{name} has no feature `image` of shape [h, w, c]: its features are {', '.join(features)}"
         )
     if image.np_dtype != np.uint8:
-        raise ValueError(f"the images of {name} are {np.dtype(image.np_dtype)}, and only uint8 can be read")
+        raise ValueError(f"the images of {name} are {np.dtype(image.np_dtype)}; they must be uint8")
     return image.shape
 
 
@@ -269,7 +277,7 @@ def class_names(name: str, features, label_key: str) -> tuple[str, ...]:
     if not isinstance(label_of(features.get(label_key)), tfds.features.ClassLabel):
         labels = sorted(k for k, x in features.items() if isinstance(label_of(x), tfds.features.ClassLabel))
         raise ValueError(
-            f"data.label_key={label_key!r} is no label of {name}: "
+            f"data.label_key is {label_key!r}, which is not a label of {name}: "
             + (f"it has {', '.join(labels)}" if labels else "it has none, so set data.label_key=")
         )
     return tuple(label_of(features[label_key]).names)

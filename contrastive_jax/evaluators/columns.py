@@ -38,7 +38,7 @@ def section_of(column: str, given: Mapping[str, Any]) -> Section:
     name = given["name"]
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k != "name"}
     if (function := find(name, column)) is None:
-        raise ValueError(f"{path}.name is {name!r}. {near(name, known())}")
+        raise ValueError(f"{path}.name is {name!r}, which is unknown. {near(name, known())}")
     return Section(path, name, function, options)
 
 
@@ -55,14 +55,12 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
     for column, given in columns.items():
         section = given if isinstance(given, Section) else section_of(column, given)
         if section.options.get("seed") == RUN_SEED:
-            raise ValueError(
-                f"{section.path}: seed is {RUN_SEED}; it must be at least 0 where there is no run."
-            )
+            raise ValueError(f"{section.path}.seed is {RUN_SEED}; without a run it must be at least 0.")
         built[column] = section(facts)
         if not callable(built[column]):
             raise ValueError(
-                f"{section.path}.name={section.name!r} returned a {type(built[column]).__name__}; it must return a"
-                " function of what is evaluated."
+                f"{section.path}.name={section.name!r} returned a {type(built[column]).__name__}; it"
+                " must return a function evaluate(subject)."
             )
     return built
 
@@ -78,7 +76,7 @@ def resized(
     if not size:
         return section
     if "size" not in section:
-        raise ValueError(f"evaluate.size is {size}; only images are resized: take 0.")
+        raise ValueError(f"evaluate.size is {size}; it must be 0, since only images can be resized.")
     own = section["size"]
     try:
         expected, shapes = (
@@ -89,7 +87,8 @@ def resized(
         raise ValueError(f"evaluate.size is {size}: {error}") from None
     if shapes != expected:
         raise ValueError(
-            f"evaluate.size is {size}, and this network's weights are for images of {own} pixels: take 0."
+            f"evaluate.size is {size}; it must be 0, since the weights of this network fit images of"
+            f" {own} pixels only."
         )
     return dict(section) | {"size": size}
 
@@ -124,7 +123,7 @@ def prepare(
         ValueError: no rows, a metric that does not fit the labels, or an error of :func:`build`.
     """
     if not rows:
-        raise ValueError(f"evaluate.rows is empty; it must name some of {', '.join(ROWS)}.")
+        raise ValueError(f"evaluate.rows is empty; it must contain some of {', '.join(ROWS)}.")
     train, test = source.judged[""]
     if test is not None and train.labelled and metric != "auto":
         several = bool(train.label_shape)
@@ -132,12 +131,12 @@ def prepare(
             fitting = [name for name in METRICS if (name in OF_SEVERAL) == several]
             raise ValueError(
                 f"evaluate.metric is {metric!r}; with {'several labels' if several else 'one label'}"
-                f" an image it is auto or one of {', '.join(fitting)}."
+                f" per image it must be auto or one of {', '.join(fitting)}."
             )
         if metric == "top5" and len(source.classes) <= 5:
             raise ValueError(
-                f"evaluate.metric is 'top5'; the {len(source.classes)} classes of data.name={source.name!r} are all"
-                " among the first five: take top1."
+                f"evaluate.metric is 'top5'; with the {len(source.classes)} classes of"
+                f" data.name={source.name!r} it is always 1: use top1."
             )
     seeded = {
         column: section._replace(options={**section.options, "seed": seed}) if per_run([section]) else section

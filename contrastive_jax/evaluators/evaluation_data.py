@@ -32,18 +32,20 @@ class EvalSpec(NamedTuple):
         there = len(self.labels) if self.labels is not None else self.images
         if there is not None and value > there:
             labelled = "labelled " if self.labels is not None else ""
-            raise ValueError(f"{name} is {value}; there are {there} {labelled}training images.")
+            raise ValueError(
+                f"{name} is {value}; it must be at most {there}, the number of {labelled}training images."
+            )
 
     def check_layer(self, layer: str) -> None:
         """Refuse a layer that the encoder does not have."""
         if layer not in self.layers:
-            raise ValueError(f"layer is {layer!r}; this network has {', '.join(self.layers)}.")
+            raise ValueError(f"layer is {layer!r}; it must be one of {', '.join(self.layers)}.")
 
 
 def check_seed(seed: int) -> None:
     """Refuse the seed -1, which a run replaces by its own seed before it builds the evaluators."""
     if seed < 0:
-        raise ValueError(f"seed is {seed}; it must be at least 0 where there is no run.")
+        raise ValueError(f"seed is {seed}; without a run it must be at least 0.")
 
 
 def left_out(why: str) -> dict:

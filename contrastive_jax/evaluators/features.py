@@ -57,7 +57,10 @@ class Rows:
             ValueError: ``copy=False``.
         """
         if copy is False:
-            raise ValueError("features come from the devices: NumPy's array of them is a copy.")
+            raise ValueError(
+                "features are on the devices, so copy=False is not possible: numpy.asarray copies them to"
+                " the host."
+            )
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -138,7 +141,7 @@ def encode_rows(
 def batch_rows(batch_size: int) -> int:
     """Round ``batch_size`` up to a multiple of the number of devices."""
     if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size} must be at least 1.")
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1.")
     return _rounded(batch_size)
 
 
@@ -173,7 +176,7 @@ def encode_all(
         ValueError: no images, or a batch size below 1.
     """
     if len(images) == 0:
-        raise ValueError("images is empty: there is nothing to encode.")
+        raise ValueError("images is empty; it must contain at least one image.")
     batch_size = batch_rows(batch_size)
     encode = encode if isinstance(encode, Partial) else Partial(encode)
 
@@ -195,7 +198,7 @@ def _encode_batch(encode, images, count, *, prepare, layers):
     encoded = encode(jax.vmap(prepare)(images))
     for layer in layers or ():
         if layer not in encoded:
-            raise ValueError(f"layer={layer!r}: the encoder has {', '.join(encoded)}.")
+            raise ValueError(f"layer is {layer!r}; it must be one of {', '.join(encoded)}.")
     flat = {name: encoded[name].reshape(encoded[name].shape[0], -1) for name in layers or encoded}
     real = sharding.shard_batch(jnp.arange(images.shape[0]) < count)[:, None]
     return {
@@ -315,29 +318,30 @@ def check(
         shape = features.shape if isinstance(features, Rows) else np.shape(features)
         if len(shape) != 2 or np.ndim(labels) not in (1, 2) or len(labels) != shape[0] or not len(labels):
             raise ValueError(
-                f"{name}_features has shape {shape} and {name}_labels {np.shape(labels)}: "
-                "they must be [n, F] and [n] (or [n, C]) with n at least 1."
+                f"{name}_features has shape {shape} and {name}_labels has {np.shape(labels)}; they must"
+                " be [n, F] and [n] (or [n, C]), n at least 1."
             )
         if np.asarray(labels).dtype.kind not in "biu":
-            raise ValueError(f"{name}_labels are {np.asarray(labels).dtype}; labels are whole numbers.")
+            raise ValueError(f"{name}_labels are {np.asarray(labels).dtype}; they must be whole numbers.")
         if np.min(labels) < 0:
             raise ValueError(
-                f"{name}_labels holds {int(np.min(labels))}: every image needs a label, 0 or more."
+                f"{name}_labels contains {int(np.min(labels))}; every image needs a label, 0 or more."
             )
         finite = _finite(features.tiles) if isinstance(features, Rows) else np.isfinite(features).all()
         if not finite:
-            raise NotFinite(f"{name}_features holds values that are not finite: the encoder has diverged.")
+            raise NotFinite(f"{name}_features contains values that are not finite: the encoder has diverged.")
     if train_features.shape[1] != test_features.shape[1]:
         raise ValueError(
-            f"train_features are {np.shape(train_features)[1]} wide and test_features "
-            f"{np.shape(test_features)[1]}: they must come from the same layer."
+            f"train_features have width {np.shape(train_features)[1]} and test_features"
+            f" {np.shape(test_features)[1]}; they must be from the same layer."
         )
     if (
         np.ndim(train_labels) != np.ndim(test_labels)
         or np.shape(train_labels)[1:] != np.shape(test_labels)[1:]
     ):
         raise ValueError(
-            f"train_labels {np.shape(train_labels)} and test_labels {np.shape(test_labels)} must be of one kind."
+            f"train_labels are {np.shape(train_labels)} and test_labels {np.shape(test_labels)}; both"
+            " must be [n] or both [n, C], with one C."
         )
 
 
@@ -394,5 +398,5 @@ def average_precision(outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
         points = [precision[:-1][recall[:-1] >= point - 1e-12] for point in np.linspace(0, 1, 11)]
         eleven.append(np.mean([reached.max() for reached in points]))
     if not plain:
-        raise ValueError("test_labels holds no positive: there is nothing to rank.")
+        raise ValueError("test_labels contains no positive; a ranking needs at least one.")
     return {"map_11_point": float(np.mean(eleven)), "mean_average_precision": float(np.mean(plain))}

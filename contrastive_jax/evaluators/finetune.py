@@ -127,7 +127,8 @@ def batch_within(batch_size: int, images: int) -> int:
     shared = min(batch_size, images) // sharding.devices() * sharding.devices()
     if not shared:
         raise ValueError(
-            f"a batch of {batch_size} of {images} labelled images is fewer than the {sharding.devices()} devices."
+            f"batch_size is {batch_size} with {images} labelled images; it must be at least the number"
+            f" of devices, {sharding.devices()}."
         )
     return shared
 

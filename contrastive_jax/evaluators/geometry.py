@@ -27,7 +27,9 @@ def alignment(first: np.ndarray, second: np.ndarray, *, gamma: float = 2.0) -> f
     """
     first, second = _unit(first), _unit(second)
     if first.shape != second.shape:
-        raise ValueError(f"first is {first.shape} and second {second.shape}: they must be views of one set.")
+        raise ValueError(
+            f"first is {first.shape} and second is {second.shape}; they must be views of the same images."
+        )
     return float(np.mean(np.linalg.norm(first - second, axis=1) ** gamma))
 
 
@@ -126,7 +128,7 @@ def silhouette(
     from sklearn.metrics import silhouette_score
 
     if metric not in ("euclidean", "cosine"):
-        raise ValueError(f"metric={metric!r} must be euclidean or cosine.")
+        raise ValueError(f"metric is {metric!r}; it must be euclidean or cosine.")
     return float(silhouette_score(_unit(features) if normalize else features, labels, metric=metric))
 
 
@@ -281,7 +283,7 @@ def resolved_entropy(
     if test_labels is not None:
         floor = entropy(test_labels)
         known = {"floor": floor, "recovered": nats / floor if floor else 0.0}
-    without = "" if known else ", without a floor: labels do not say all that these images show"
+    without = "" if known else ", without a floor: labels do not determine the image contents"
     return {
         "nats": nats,
         **known,

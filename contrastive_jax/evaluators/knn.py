@@ -111,12 +111,12 @@ def votes(
         ValueError: ``k``, ``temperature`` or a chunk out of range.
     """
     if not 1 <= k <= len(train_labels):
-        raise ValueError(f"k={k} must be from 1 to the size of the bank, {len(train_labels)}.")
+        raise ValueError(f"k is {k}; it must be from 1 to {len(train_labels)}, the size of the bank.")
     if not (np.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"temperature={temperature} must be 0 (unweighted) or positive and finite.")
+        raise ValueError(f"temperature is {temperature}; it must be 0 (unweighted), or positive and finite.")
     for name, value in (("query_chunk", query_chunk), ("bank_chunk", bank_chunk)):
         if value < 1:
-            raise ValueError(f"{name}={value} must be at least 1.")
+            raise ValueError(f"{name} is {value}; it must be at least 1.")
     bank, test = features.spread(train_features, bank_chunk), features.spread(test_features, query_chunk)
     labels = features.whole_numbers(train_labels)
     classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1

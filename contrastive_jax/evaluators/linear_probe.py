@@ -125,33 +125,35 @@ def check_lbfgs(labels, C, Cs, labels_per_class, draws, tolerance, max_iteration
         ValueError: the message names the option and its value.
     """
     if draws != int(draws):
-        raise ValueError(f"draws={draws} must be a whole number.")
+        raise ValueError(f"draws is {draws}; it must be a whole number.")
     _positive(C=C, draws=draws, tolerance=tolerance, max_iterations=max_iterations)
     for value in Cs:
         _positive(Cs=value)
     if labels_per_class < 0:
-        raise ValueError(f"labels_per_class={labels_per_class} must be 0 (all labels) or more.")
+        raise ValueError(f"labels_per_class is {labels_per_class}; it must be at least 0 (0: all labels).")
     if labels_per_class and Cs:
         raise ValueError(
-            f"labels_per_class={labels_per_class} and Cs={tuple(Cs)}: a tenth of all the labels would choose C for few"
-            " of them; take one C, or all labels."
+            f"labels_per_class is {labels_per_class} and Cs is {tuple(Cs)}; with few labels C cannot be"
+            " chosen from a tenth of all labels: set C, or labels_per_class=0."
         )
     if labels is None:
         return
     if np.ndim(labels) == 2 and labels_per_class:
-        raise ValueError("labels_per_class needs one label an image; this set has several.")
+        raise ValueError(
+            f"labels_per_class is {labels_per_class}; it must be 0, since the images have several labels."
+        )
     if np.ndim(labels) == 1:
         classes, counts = np.unique(labels, return_counts=True)
         if len(classes) < 2:
-            raise ValueError("train_labels holds one class only: a classifier needs two.")
+            raise ValueError("train_labels contains one class only; a classifier needs at least two.")
         if labels_per_class > counts.min():
             raise ValueError(_too_few(labels_per_class, classes, counts))
 
 
 def _too_few(labels_per_class, classes, counts) -> str:
     return (
-        f"labels_per_class={labels_per_class} is more than class {classes[counts.argmin()]} has: "
-        f"{counts.min()} training images."
+        f"labels_per_class is {labels_per_class}; it must be at most {counts.min()}, the training"
+        f" images of class {classes[counts.argmin()]}."
     )
 
 
@@ -187,7 +189,10 @@ def validation_rows(labels: np.ndarray, groups: np.ndarray | None = None) -> np.
                 break
     if not aside.any():
         one = "training image" if groups is None else "group of training images"
-        raise ValueError(f"there is one {one} a class, and none to choose by: give one value instead.")
+        raise ValueError(
+            f"no {one} can be held out to choose among values, since each class has only one; set a single"
+            " value."
+        )
     return aside
 
 
@@ -203,7 +208,7 @@ def _classifier(train, labels, C, tolerance, max_iterations):
     }
 
     if not fits:
-        raise ValueError("no label tells training images apart: each is on all of them or on none.")
+        raise ValueError("the labels do not distinguish training images: each is on all of them or on none.")
 
     def outputs(x):
         decisions = np.zeros((len(x), labels.shape[1]))
@@ -411,7 +416,9 @@ def by_gradient(
     """
     n = len(train_labels)
     if plan.batch_size > n:
-        raise ValueError(f"batch_size={plan.batch_size} is more than the {n} training images.")
+        raise ValueError(
+            f"batch_size is {plan.batch_size}; it must be at most {n}, the number of training images."
+        )
     train, test = features.spread(train_features), features.spread(test_features)
     if standardize:
         train, test = features.standardized_rows(train, test)
@@ -456,7 +463,7 @@ def outcome(
     """Return the scores, protocol and settings of a classifier that was trained by ``plan``."""
     scaling = ", standardised on the training images" if standardize else ""
     chosen = (
-        f" (the rate of {len(learning_rates)}, on a tenth of the training images)" if learning_rates else ""
+        f" (best of {len(learning_rates)} rates on a tenth of the training images)" if learning_rates else ""
     )
     state = "" if fitted.converged else ", NOT CONVERGED"
     centre = f", the centred {crop:g} of {'test ' if augment else ''}images" if crop else ""
@@ -472,7 +479,7 @@ def outcome(
         "layer": layer,
     }
     if not math.isfinite(fitted.train_loss):
-        raise ValueError(f"{protocol}: the training loss is {fitted.train_loss}; take a lower learning_rate.")
+        raise ValueError(f"{protocol}: the training loss is {fitted.train_loss}; use a lower learning_rate.")
     return {
         **features.scores(outputs, labels),
         "train_loss": fitted.train_loss,
@@ -486,4 +493,4 @@ def outcome(
 def _positive(**options) -> None:
     for name, value in options.items():
         if not (np.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value} must be positive and finite.")
+            raise ValueError(f"{name} is {value}; it must be positive and finite.")

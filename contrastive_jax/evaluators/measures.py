@@ -53,9 +53,11 @@ def geometry(
     def evaluate(subject):
         features, labels, number = _test(subject, layer, images, seed)
         if labels.ndim == 2:
-            return left_out("pairs of one class need one label an image")
+            return left_out("images have several labels; pairs of one class need one label per image")
         if not 2 <= len(np.unique(labels)) < len(labels):
-            return left_out("the images need at least two classes, and a class at least two images")
+            return left_out(
+                "there are too few images: it needs at least two classes, and two images in a class"
+            )
         seen = None if subject.encoder is None else subject.two_views(layer, number, seed)
         measured = _geometry.evaluate(
             features, labels, layer=subject.layer(layer), t=t, self_pairs=self_pairs, metric=metric
@@ -121,12 +123,12 @@ def lidar(
 
     def evaluate(subject):
         if subject.encoder is None:
-            return left_out("raw pixels have no augmented views of one encoder")
+            return left_out("raw pixels have no augmented views")
         number = subject.some(images, seed)
         pairs = [subject.two_views(layer, number, seed + i) for i in range((views + 1) // 2)]
         seen = np.concatenate(pairs, axis=1)
         if not np.isfinite(seen).all():
-            raise _NotFinite("the features hold values that are not finite: the encoder has diverged.")
+            raise _NotFinite("the features contain values that are not finite: the encoder has diverged.")
         return {
             "lidar": _geometry.lidar(seen),
             "largest": float(min(seen.shape[2], len(seen) - 1)),
@@ -155,9 +157,9 @@ def retrieval(facts: EvalSpec, *, images: CountOrZero = 0, seed: Seed = 0, layer
     def evaluate(subject):
         features, labels, _ = _test(subject, layer, images, seed)
         if labels.ndim == 2:
-            return left_out("neighbours of one class need one label an image")
+            return left_out("images have several labels; neighbours of one class need one label per image")
         if len(features) < 11 or len(np.unique(labels)) == len(labels):
-            return left_out("it needs at least 11 images, and a class with two")
+            return left_out("there are too few images: it needs at least 11, with two in a class")
         return _retrieval.retrieval(features, labels) | {
             "protocol": f"each of {len(features)} test images among the others, cosine, layer {subject.layer(layer)}",
             "settings": {"layer": subject.layer(layer), "images": len(features), "seed": seed},
@@ -202,10 +204,10 @@ def mutual_information(
 
     def evaluate(subject):
         if subject.encoder is None:
-            return left_out("pixels are not augmented")
+            return left_out("raw pixels have no augmented views")
         number = subject.some(images, seed)
         if len(number) < 2:
-            return left_out("a query needs another image for its negative")
+            return left_out("there is one image only; a negative needs another")
         views = subject.two_views(layer, number, seed)
         query, key, size = views[:, 0], views[:, 1], min(batch_size, len(number))
         drawn = np.random.default_rng(seed).permutation(len(number))[: pool or None]
@@ -323,5 +325,5 @@ def _test(
     rows, labels = subject.encoded(subject.test)
     features, number = rows[subject.layer(layer)].numpy(), subject.some(images, seed)
     if not np.isfinite(features).all():
-        raise _NotFinite("the test features hold values that are not finite: the encoder has diverged.")
+        raise _NotFinite("the test features contain values that are not finite: the encoder has diverged.")
     return features[number].astype(np.float64), np.asarray(labels)[number], number

@@ -62,7 +62,7 @@ def pool_estimate(
     """
     _check_scores(score, temperature)
     if engine not in ENGINES:
-        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(ENGINES)}.")
+        raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}.")
     group, negatives, negatives_group = _pool(query, key, group, negatives, negatives_group)
     rows = (sharding.shard_batch(jnp.asarray(_padded(a))) for a in (query, key, group))
     pool = Pool(jnp.asarray(negatives), jnp.asarray(negatives_group))
@@ -102,7 +102,7 @@ def critic_estimate(
         ValueError: as in :func:`pool_estimate`.
     """
     if min(tile) < 1:
-        raise ValueError(f"tile={tile} must be two positive numbers: rows of x and candidates.")
+        raise ValueError(f"tile is {tile}; it must be two positive numbers, of rows of x and of candidates.")
     group, negatives, negatives_group = _pool(x, y, group, negatives, negatives_group)
     critic = critic if isinstance(critic, jax.tree_util.Partial) else jax.tree_util.Partial(critic)
     pool = _tiled_with_mask(tile[1], negatives, negatives_group)
@@ -152,9 +152,11 @@ def batch_estimates(
     """
     _check_scores(score, temperature)
     if not 2 <= batch_size <= len(query):
-        raise ValueError(f"batch_size={batch_size} must lie between 2 and the {len(query)} pairs.")
+        raise ValueError(
+            f"batch_size is {batch_size}; it must be from 2 to {len(query)}, the number of pairs."
+        )
     if alpha is not None and not alpha > 0:
-        raise ValueError(f"alpha={alpha} must be positive, or None.")
+        raise ValueError(f"alpha is {alpha}; it must be positive, or None.")
     group, _, _ = _pool(query, key, group, None, None)
     batches = len(query) // batch_size
     order = np.random.default_rng(seed).permutation(len(query))[: batches * batch_size]
@@ -165,7 +167,7 @@ def batch_estimates(
     pools = Pool(jnp.asarray(key), jnp.asarray(group))
     values, fewest = _of_batches(*rows, pools, temperature, score=score, alpha=alpha)
     if int(fewest) == 0:
-        raise ValueError("a query has no negatives in its batch: all of the batch is of its group.")
+        raise ValueError("a query has no negatives: the whole batch is in its group.")
     bounds = {"info_nce": True, "nwj": True, "flat_nce": False, "donsker_varadhan": False}
     if alpha is not None:
         bounds["eqco"] = alpha <= int(fewest)
@@ -190,19 +192,19 @@ def batch_estimates(
 
 def _check_scores(score, temperature):
     if score not in SCORES:
-        raise ValueError(f"score={score!r} is unknown: choose one of {', '.join(SCORES)}.")
+        raise ValueError(f"score is {score!r}; it must be one of {', '.join(SCORES)}.")
     if not temperature > 0:
-        raise ValueError(f"temperature={temperature} must be positive.")
+        raise ValueError(f"temperature is {temperature}; it must be positive.")
 
 
 def _pool(query, key, group, negatives, negatives_group):
     """Check the groups, the pool and its groups, and fill in their defaults."""
     if len(query) == 0 or len(query) != len(key):
         raise ValueError(
-            f"there are {len(query)} queries and {len(key)} keys: they must be pairs, at least one."
+            f"there are {len(query)} queries and {len(key)} keys; they must be equal in number, at least one."
         )
     if negatives is None and negatives_group is not None:
-        raise ValueError("negatives_group is given without negatives.")
+        raise ValueError("negatives_group is given without negatives; pass both.")
     group = np.arange(len(query)) if group is None else np.asarray(group)
     group = (
         np.unique(group, return_inverse=True)[1].reshape(group.shape) if negatives_group is None else group
@@ -214,11 +216,14 @@ def _pool(query, key, group, negatives, negatives_group):
     group, negatives_group = narrow_ids(group, np.asarray(negatives_group))
     if group.shape != (len(query),) or negatives_group.shape != (len(negatives),):
         raise ValueError(
-            f"groups have shapes {group.shape} and {negatives_group.shape}: "
-            f"they must be {(len(query),)} and {(len(negatives),)}."
+            f"group has shape {group.shape} and negatives_group {negatives_group.shape}; they must be"
+            f" {(len(query),)} and {(len(negatives),)}."
         )
     if negatives.shape[1:] != key.shape[1:]:
-        raise ValueError(f"negatives {negatives.shape} must be like key {key.shape} but for their number.")
+        raise ValueError(
+            f"negatives are {negatives.shape} and key is {key.shape}; they may differ in the first number"
+            " only."
+        )
     return group, negatives, negatives_group
 
 
@@ -312,7 +317,7 @@ def _result(c, count, critic, settings, pool):
     """Return the mean over queries with its error, protocol and settings."""
     count = np.asarray(count)
     if count.min() == 0:
-        raise ValueError("a query has no negatives: all of the pool is of its group.")
+        raise ValueError("a query has no negatives: the whole pool is in its group.")
     value = np.asarray(losses.info_nce_estimate(jnp.asarray(c), jnp.asarray(count)), np.float64)
     return {
         "info_nce": float(value.mean()),

@@ -63,7 +63,7 @@ from contrastive_jax.kinds import (
 from contrastive_jax.lookup import options_of, variant
 
 Evaluate = Callable[[EvaluationData], dict]
-ONE_CLASS = "all labelled training images are of one class"
+ONE_CLASS = "all labelled training images have the same class"
 
 
 @checked()
@@ -134,7 +134,7 @@ def lbfgs(
         tolerance=tolerance, max_iterations=max_iterations,
     )  # fmt: skip
     if labels_per_class and facts.labels is not None and facts.labels.ndim == 2:
-        return _leave_out("labels_per_class needs sets of one label an image")
+        return _leave_out("images have several labels; labels_per_class needs one label per image")
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
     linear_probe.check_lbfgs(facts.labels, **options)
@@ -168,13 +168,16 @@ def _linear(
     plan, learning_rates = Plan(**options).check(), tuple(learning_rates)
     facts.check_layer(layer)
     if augment and (standardize or learning_rates):
-        raise ValueError("augment=True has no cached features for standardize and learning_rates.")
+        raise ValueError(
+            "augment is True; it must be False with standardize or learning_rates, which need cached"
+            " features."
+        )
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
 
     def evaluate(subject):
         if augment and subject.encoder is None:
-            return left_out("augmentation needs an encoder")
+            return left_out("raw pixels have no encoder to train through")
         if augment:
             return finetune.frozen(
                 subject, plan, name=title, layer=layer, crop_min=crop_min, flip=flip, crop=crop or None
@@ -203,13 +206,13 @@ def _finetune(
 ) -> Evaluate:
     plan = Plan(**options).check()
     if fraction < 1 and facts.labels is not None and facts.labels.ndim == 2:
-        return _leave_out("a class-balanced fraction needs sets of one label an image")
+        return _leave_out("images have several labels; a class-balanced fraction needs one label per image")
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
 
     def evaluate(subject):
         if subject.encoder is None:
-            return left_out("there is no network to train")
+            return left_out("raw pixels have no network to train")
         return finetune.finetuned(
             subject, plan, name=title, fraction=fraction, crop_min=crop_min, flip=flip, crop=crop or None
         )
@@ -259,38 +262,49 @@ TO_CONVERGENCE = ADAM | {"epochs": 500, "tolerance": 1e-3}
 
 PROTOCOLS = {
     "sgd": Protocol(
-        "", "A linear classifier by any of these: see :class:`training.Plan`.", tuple(KNOWN[_linear]), {}
+        "",
+        "A linear classifier with any of these options: see :class:`training.Plan`.",
+        tuple(KNOWN[_linear]),
+        {},
     ),
     "simclr": Protocol(
         "SimCLR's",
-        "SimCLR's linear evaluation (Chen et al., 2020, appendix B.6) as its code runs it on CIFAR-10. On ImageNet:"
-        " ``batch_size=4096, epochs=90, weight_decay=1e-6``.",
+        "SimCLR's linear evaluation (Chen et al., 2020, appendix B.6), as in its code for CIFAR-10. On"
+        " ImageNet: ``batch_size=4096, epochs=90, weight_decay=1e-6``.",
         (*CLASSIFIER, "weight_decay"),
         {"augment": True},
     ),
     "moco": Protocol(
         "MoCo's",
-        "MoCo's and MoCo v2's (He et al., 2020, section 4.1; ``main_lincls.py``), made for ImageNet.",
+        (
+            "Linear evaluation of MoCo and MoCo v2 (He et al., 2020, section 4.1; ``main_lincls.py``), for"
+            " ImageNet."
+        ),
         CLASSIFIER,
         {"learning_rate": 30.0, "schedule": "step", "nesterov": False, "batch_size": 256, "augment": True},
     ),
     "moco_v3": Protocol(
         "MoCo v3's",
-        "MoCo v3's for a ResNet-50 (Chen et al., 2021; ``main_lincls.py``; a ViT takes ``learning_rate=3``).",
+        (
+            "Linear evaluation of MoCo v3 for a ResNet-50 (Chen et al., 2021; ``main_lincls.py``; for a"
+            " ViT ``learning_rate=3``)."
+        ),
         CLASSIFIER,
         {"nesterov": False, "batch_size": 1024, "epochs": 90, "augment": True},
     ),
     "byol": Protocol(
         "BYOL's",
-        "BYOL's (Grill et al., 2020, appendix C.1; rate and length of its JAX code). The paper chooses one of five"
-        " rates on a validation set: ``sgd`` with ``learning_rates`` does so on cached features.",
+        "Linear evaluation of BYOL (Grill et al., 2020, appendix C.1; rate and length from its JAX"
+        " code). The paper chooses one of five rates on a validation set, as does ``sgd`` with"
+        " ``learning_rates`` on cached features.",
         CLASSIFIER,
         {"learning_rate": 0.2, "batch_size": 1024, "epochs": 80, "augment": True},
     ),
     "macl": Protocol(
         "MACL's",
-        "MACL's (Huang et al., 2022): SGD 0.02, momentum 0.9, no decay, 100 epochs. Assumed, as not"
-        " printed: batch 256, the constant rate of its pretraining, plain momentum, crop and flip.",
+        "Linear evaluation of MACL (Huang et al., 2022): SGD 0.02, momentum 0.9, no decay, 100 epochs."
+        " Assumed, since not printed: batch 256, a constant rate as in its pretraining, plain momentum,"
+        " crop and flip.",
         CLASSIFIER,
         {
             "learning_rate": 0.02,
@@ -303,40 +317,42 @@ PROTOCOLS = {
     ),
     "flatnce_linear": Protocol(
         "FlatNCE's (Table 2)",
-        'FlatNCE\'s (Chen et al., 2021, section 5, Table 2): "a linear classifier trained to convergence". Assumed,'
-        " as not printed: Adam's rate 1e-3, batch 512, clean features, and what convergence is.",
+        'Linear evaluation of FlatNCE (Chen et al., 2021, section 5, Table 2): "a linear classifier'
+        " trained to convergence\". Assumed, since not printed: Adam's rate 1e-3, batch 512, clean"
+        " features, and the criterion of convergence.",
         CONVERGED,
         TO_CONVERGENCE,
     ),
     "flatnce_linear_long": Protocol(
         "FlatNCE's (Table S3)",
-        "FlatNCE's Table S3 (Chen et al., 2021): longer training, a larger batch of the classifier than in Table 2."
-        " How much longer and larger is not printed: assumed.",
+        "Linear evaluation of FlatNCE's Table S3 (Chen et al., 2021): longer training and a larger"
+        " batch than in Table 2. Both numbers are assumed, since not printed.",
         CONVERGED,
         ADAM | {"batch_size": 4096, "epochs": 2000, "tolerance": 1e-4, "patience": 10},
     ),
     "flatnce_transfer": Protocol(
         "FlatNCE's (E.3)",
-        "FlatNCE's linear transfer (Chen et al., 2021, appendix E.3): logistic regression by Adam, no l2, no"
-        " augmentation. Images have their short side resized to 224 (bicubic) and the centre cropped: ``data.size``"
-        " and the encoder's size are 224, and ``crop`` is the whole of that. Assumed: rate, batch and what"
-        " convergence is.",
+        "FlatNCE's linear transfer (Chen et al., 2021, appendix E.3): logistic regression by Adam, no"
+        " l2, no augmentation. The short side of an image is resized to 224 (bicubic) and the centre"
+        " cropped: ``data.size`` and the encoder's size are 224, and ``crop`` is 1. Assumed: rate,"
+        " batch and the criterion of convergence.",
         TRANSFER,
         TO_CONVERGENCE | {"flip": 0.0, "crop": 1.0},
     ),
     "finetune_simclr": Protocol(
         "SimCLR's fine-tuning",
-        "SimCLR's fine-tuning on a fraction of the labels (Chen et al., 2020, appendix B.5): 60 epochs of 1 % and 30"
-        " of 10 % of ImageNet's labels, batch 4,096. The cosine is its code's. Assumed: batch 512, which fits a GPU.",
+        "SimCLR's fine-tuning on a fraction of the labels (Chen et al., 2020, appendix B.5): 60 epochs"
+        " of 1 % and 30 of 10 % of ImageNet's labels, batch 4,096; the cosine schedule is from its"
+        " code. Assumed: batch 512, which fits a GPU.",
         FINETUNING,
         {"learning_rate": 0.05, "epochs": 30},
         _finetune,
     ),
     "finetune_flatnce": Protocol(
         "FlatNCE's fine-tuning",
-        "FlatNCE's fine-tuning (Chen et al., 2021, appendix E.3; Tables S2 and S4): Adam with Nesterov momentum. In"
-        " the test the short side is 256 and the centre 224 pixels (``crop`` = 224 / 256). The rate is illegible in"
-        " the scan: 5e-5, and that it is constant, are assumed.",
+        "FlatNCE's fine-tuning (Chen et al., 2021, appendix E.3; Tables S2 and S4): Adam with Nesterov"
+        " momentum. Test images have a short side of 256 and a centre of 224 pixels (``crop`` = 224 /"
+        " 256). Assumed: a constant rate of 5e-5, since the printed rate is illegible.",
         (*FINETUNING, "crop"),
         ADAM | {"learning_rate": 5e-5, "nesterov": True, "crop": 0.875},
         _finetune,

@@ -85,15 +85,15 @@ def checked(score: Any) -> dict[str, Any]:
     """
     if not isinstance(score, Mapping):
         raise TypeError(
-            f"it returned a {type(score).__name__}; an evaluator returns a dictionary, {{'top1': 0.9}}"
+            f"it returned a {type(score).__name__}; it must return a dictionary such as {{'top1': 0.9}}"
         )
     found = {str(name): _plain(name, value) for name, value in score.items()}
     for name, value in found.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if name.removesuffix("_std") in METRICS and not number:
-            raise TypeError(f"its {name!r} is {value!r}; a score is a number in [0, 1]")
+            raise TypeError(f"its {name!r} is {value!r}; it must be a number in [0, 1]")
         if name in ("protocol", "failed", "left_out") and not isinstance(value, str):
-            raise TypeError(f"its {name!r} is {value!r}; it is a sentence")
+            raise TypeError(f"its {name!r} is {value!r}; it must be text")
     return found
 
 
@@ -107,7 +107,8 @@ def _plain(name: str, value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     raise TypeError(
-        f"its {name!r} is a {type(value).__name__}; a number, a text, or lists and dictionaries of them"
+        f"its {name!r} is a {type(value).__name__}; it must be a number, text, or lists and"
+        " dictionaries of these"
     )
 
 
@@ -263,7 +264,7 @@ def numbers(score: Mapping[str, Any]) -> dict[str, float]:
 def _protocol(score: dict) -> str:
     if "failed" in score:
         return f"FAILED: {score['failed']}"
-    return score.get("protocol") or f"left out: {score.get('left_out', 'its evaluator says no protocol')}"
+    return score.get("protocol") or f"left out: {score.get('left_out', 'no protocol given')}"
 
 
 def _without_layer(score: dict) -> str:

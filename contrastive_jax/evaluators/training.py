@@ -69,7 +69,7 @@ class Plan(NamedTuple):
             rule = f"SGD, momentum {self.momentum:g}{' (Nesterov)' if self.nesterov else ''}"
         else:
             rule = f"Adam{f' with Nesterov momentum {self.momentum:g}' if self.nesterov else ''}"
-        length = f"{self.epochs} epochs (the last is judged)"
+        length = f"{self.epochs} epochs (the last is evaluated)"
         if self.tolerance:
             length = f"to convergence (within {self.tolerance:g} for {self.patience} epochs, at most {self.epochs})"
         scale = " x batch/256" if self.scaling == "linear" else ""
@@ -173,7 +173,7 @@ class ViewsFeed:
         mesh = jax.sharding.get_mesh() if sharding.on_mesh() else None
         if plan.batch_size % sharding.devices():
             raise ValueError(
-                f"batch_size={plan.batch_size} must be a multiple of the {sharding.devices()} devices that share it."
+                f"batch_size is {plan.batch_size}; it must be a multiple of the {sharding.devices()} devices."
             )
         self.examples, self.batch_size = len(split), plan.batch_size
         self.steps = -(-self.examples // plan.batch_size)

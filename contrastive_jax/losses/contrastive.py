@@ -31,8 +31,8 @@ from contrastive_jax.types import Array
 Order = Annotated[float, Ge(-1e6), Le(1e6)]
 
 CANCELS = "cancels in the gradient of"
-HAS_ONE = "would be added to the one that is in"
-MISREADS = "would falsify the estimate in"
+HAS_ONE = "would be added to the margin that is part of"
+MISREADS = "would bias the estimate of"
 
 
 def at_least_float32(array: Array) -> Array:
@@ -150,7 +150,7 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Ord
 
 def _order(*, gamma: float = 1.0) -> tuple[float]:
     """Return the multiple of 1 / tau of c_gamma: gamma, or for 0 one at which all weights round to 1."""
-    ends = "in [-1e6, 1e6], whose ends are the minimum and the maximum but for scores within tau / 100,000"
+    ends = "in [-1e6, 1e6], where the ends approximate the minimum and the maximum, up to tau / 100,000"
     check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
     return (gamma or 2.0**-60,)
 

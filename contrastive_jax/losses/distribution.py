@@ -48,7 +48,7 @@ def alignment(
       scale: factor of the loss.
     """
     if projection.shape[1] != 2:
-        raise ValueError(f"alignment compares two views; projection has {projection.shape[1]}.")
+        raise ValueError(f"projection has {projection.shape[1]} views; alignment needs 2.")
     positive_option("alignment.power", power)
     views = embedding(projection, normalize)
     squared = jnp.sum((views[:, 0] - views[:, 1]) ** 2, axis=-1)
@@ -98,7 +98,7 @@ def uniformity(population: Array, *, t: Positive = 2.0, normalize: bool = True) 
     positive_option("uniformity.t", t)
     rows = population.shape[0]
     if rows < 2:
-        raise ValueError(f"uniformity needs at least 2 examples; population has {rows}.")
+        raise ValueError(f"population has {rows} examples; uniformity needs at least 2.")
     view = jnp.swapaxes(embedding(population, normalize), 0, 1)
     product = jnp.einsum("wid,wjd->wij", view, view, precision=Precision.HIGHEST)
     norm = jnp.sum(view**2, axis=-1)
@@ -136,7 +136,8 @@ def sliced_wasserstein_distance(sample: Array, prior_sample: Array, directions: 
     """
     if sample.shape != prior_sample.shape:
         raise ValueError(
-            f"sample is {sample.shape} and prior_sample {prior_sample.shape}: one shape, [N, D]."
+            f"sample is {sample.shape} and prior_sample is {prior_sample.shape}; they must have one"
+            " shape, [N, D]."
         )
 
     def project_and_sort(points):

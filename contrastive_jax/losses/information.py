@@ -45,7 +45,8 @@ def row_statistics(scores: Array) -> tuple[Array, Array, Array]:
     rows, columns = scores.shape
     if columns < max(rows, 2):
         raise ValueError(
-            f"scores are {rows} x {columns}; rows need their joint pair on the diagonal and another."
+            f"scores are {rows} x {columns}; each row needs its joint pair on the diagonal and at least"
+            " one other pair."
         )
     scores = at_least_float32(scores)
     off_diagonal = jnp.where(jnp.eye(rows, columns, dtype=bool), -jnp.inf, scores)
@@ -244,7 +245,7 @@ def interpolated(scores: Array, log_baseline: Array, *, alpha_logit: float) -> A
     rows, columns = scores.shape
     if rows != columns or rows < 2:
         raise ValueError(
-            f"interpolated needs a square matrix of at least 2 rows; scores are {rows} x {columns}."
+            f"scores are {rows} x {columns}; interpolated needs a square matrix of at least 2 rows."
         )
     scores = at_least_float32(scores)
     mean = leave_one_out(scores) - math.log(rows - 1)

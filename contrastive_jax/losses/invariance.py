@@ -20,7 +20,7 @@ def byol(prediction: Array, target: Array) -> Array:
     The target carries no gradient. Source: BYOL (Grill et al., 2020), eq. 2.
     """
     if prediction.shape[1] != 2:
-        raise ValueError(f"byol compares two views; prediction has {prediction.shape[1]}.")
+        raise ValueError(f"prediction has {prediction.shape[1]} views; byol needs 2.")
     return 2.0 - 2.0 * jnp.sum(unit(prediction) * stop_gradient(unit(target))[:, ::-1], axis=-1)
 
 
@@ -86,7 +86,7 @@ def relic(
     if score not in ("cosine", "dot"):
         raise ValueError(f'relic.score is {score!r}; it must be "cosine" or "dot".')
     if negative is None and population.shape[0] < 2:
-        raise ValueError(f"relic needs at least 2 examples; population has {population.shape[0]}.")
+        raise ValueError(f"population has {population.shape[0]} examples; relic needs at least 2.")
     query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
     own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
     if negative is None:

@@ -81,7 +81,8 @@ def _of_linen(module: nn.Module, takes: Mapping[str, Any]) -> Encoder:
         params, stats = variables_of.get("params", {}), variables_of.get(STATISTICS, {})
         if stats and "train" not in takes:
             raise ValueError(
-                f"it keeps {STATISTICS}, and its __call__ has no argument train, which says when they are of the batch."
+                f"it has {STATISTICS}, so its __call__ needs an argument train, which is True if they"
+                " are those of the batch."
             )
         return params, stats
 
@@ -122,26 +123,27 @@ def _shapes(encoder: Encoder, features: int | None, view: Shape) -> tuple[PyTree
         _check_places(tree)
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise ValueError(f"its parameter {_shown(path)} is {array.dtype}; what is trained is floating.")
+            raise ValueError(f"its parameter {_shown(path)} is {array.dtype}; parameters must be floating.")
     for path, array in jax.tree_util.tree_leaves_with_path(stats):
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):
             raise ValueError(
-                f"its statistic {_shown(path)} is {array.dtype}; keep numbers (jax.random.key_data)."
+                f"its statistic {_shown(path)} is {array.dtype}; it must be numbers (use"
+                " jax.random.key_data)."
             )
     train = functools.partial(encoder.apply, members=None, train=True)
     before = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, carried(x.dtype)), stats)
     shape, after = jax.eval_shape(train, params, before, images(2))
     if shape.ndim != 2 or len(shape) != 2:
-        raise ValueError(f"of 2 images it returns {list(shape.shape)}; features are [n, F].")
+        raise ValueError(f"for 2 images it returns {list(shape.shape)}; features must be [n, F].")
     if jax.tree.structure(after) != jax.tree.structure(before):  # type: ignore[operator]
-        raise ValueError("its statistics have other names after a training step than before.")
+        raise ValueError("the names of its statistics change in a training step; they must stay the same.")
     for (path, old), new in zip(
         jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True
     ):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(
-                f"its statistic {_shown(path)} is {old.dtype}{list(old.shape)}, and after a training step"
-                f" {new.dtype}{list(new.shape)}; it must stay as it is."
+                f"its statistic {_shown(path)} is {old.dtype}{list(old.shape)} before and"
+                f" {new.dtype}{list(new.shape)} after a training step; it must stay the same."
             )
     return params, stats, shape.shape[1]
 
@@ -157,10 +159,12 @@ def _shown(path: tuple) -> str:
 
 def _check_names(tree: PyTree) -> None:
     if not isinstance(tree, Mapping):
-        raise ValueError(f"it keeps arrays in a {type(tree).__name__}; they must be in nested dictionaries.")
+        raise ValueError(f"its arrays are in a {type(tree).__name__}; they must be in nested dictionaries.")
     for name, value in tree.items():
         if not isinstance(name, str):
-            raise ValueError(f"it calls an array, or a dictionary of them, {name!r}; names must be texts.")
+            raise ValueError(
+                f"the name of an array, or of a dictionary of arrays, is {name!r}; names must be text."
+            )
         if not hasattr(value, "shape"):
             _check_names(value)
 
@@ -171,11 +175,12 @@ def _check_places(tree: PyTree) -> None:
         other = places.setdefault(jax.tree_util.keystr(path, simple=True, separator="."), _shown(path))
         if other != _shown(path):
             raise ValueError(
-                f"its arrays {other} and {_shown(path)} would be written to one place in a checkpoint; name them apart."
+                f"its arrays {other} and {_shown(path)} would have the same path in a checkpoint; use"
+                " different names."
             )
         if 0 in array.shape:
             raise ValueError(
-                f"its array {_shown(path)} is {list(array.shape)}; an empty one cannot be saved."
+                f"its array {_shown(path)} is {list(array.shape)}; empty arrays cannot be saved."
             )
 
 
@@ -217,12 +222,15 @@ def from_nnx(build: Callable[[Any], Any]) -> Encoder:
         model = build(nnx.Rngs(key))
         if not isinstance(model, nnx.Module):
             raise ValueError(
-                f"models.from_nnx was given a function of a {type(model).__name__}, not of an nnx.Module."
+                f"models.from_nnx: the function returned a {type(model).__name__}; it must return an"
+                " nnx.Module."
             )
         graph, *states = nnx.split(model, nnx.Param, nnx.BatchStat, ...)
         params, stats, others = states
         if kinds := sorted({type(variable).__name__ for _, variable in nnx.to_flat_state(others)}):
-            raise ValueError(f"its variables are {', '.join(kinds)} too; they must be Param and BatchStat.")
+            raise ValueError(
+                f"its variables include {', '.join(kinds)}; they must be Param and BatchStat only."
+            )
         return graph, params, stats
 
     def init(key: Array, images: Array) -> tuple[PyTree, PyTree]:

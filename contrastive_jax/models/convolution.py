@@ -1,7 +1,7 @@
 """Convolution of the networks: XLA's, and on a CPU the kernels of :mod:`contrastive_jax.native`.
 
 XLA's CPU compiler computes the gradient of a kernel as a convolution with a window of the whole image, the
-slowest of the three (`experiments/performance/convolutions.py`). Without a compiler for the kernels, this
+slowest of the three (`experiments/performance/README.md`). Without a compiler for the kernels, this
 module computes it as a matrix product in plain JAX.
 """
 

@@ -45,8 +45,8 @@ def draw(
             return normal * np.float32(deviation(path, leaf.shape))
         if path[-1] not in ("scale", "var", "bias", "mean"):
             raise ValueError(
-                f"the parameter {'/'.join(path)} has no first value: its name is {path[-1]!r}, and known are kernel"
-                " (normal), scale and var (1), bias and mean (0)."
+                f"the parameter {'/'.join(path)} has no initial value: its name is {path[-1]!r}; it"
+                " must be kernel (normal), scale or var (1), bias or mean (0)."
             )
         one = path[-1] in ("scale", "var") and not zero(path)
         return (np.ones if one else np.zeros)(leaf.shape, np.float32)

@@ -30,7 +30,9 @@ def in_parts(apply: Callable, parts: int) -> Callable:
         params: PyTree, stats: PyTree, views: Array, *, train: bool, groups: Array | None = None
     ) -> tuple[Outputs, PyTree]:
         if groups is not None:
-            raise ValueError("micro-batches are norm groups themselves; others cannot be given.")
+            raise ValueError(
+                "group ids cannot be passed with micro-batches, which are norm groups themselves."
+            )
 
         @jax.checkpoint  # the backward pass keeps only a part's images
         def part(views):

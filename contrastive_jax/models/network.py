@@ -96,7 +96,7 @@ def network(
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
     if dtype == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
-        raise ValueError("dtype is 'float64', which needs JAX_ENABLE_X64=1.")
+        raise ValueError("dtype is 'float64'; it needs JAX_ENABLE_X64=1.")
     if classes < 0:
         raise ValueError(f"classes is {classes}; it must be at least 0.")
     options, compute = norms.norm(**norm), jnp.dtype(dtype)
@@ -104,8 +104,8 @@ def network(
         raise ValueError(f"train.microbatches is {microbatches}; it must be at least 1.")
     if microbatches > 1 and options.scope == "groups":
         raise ValueError(
-            f"norm.scope is 'groups' and train.microbatches is {microbatches}: a micro-batch is a norm group of"
-            " its own. Take norm.scope joint or per_view."
+            f"norm.scope is 'groups' and train.microbatches is {microbatches}; micro-batches are norm"
+            " groups themselves, so norm.scope must be joint or per_view."
         )
     known = functions.get("critic")
     second = (
@@ -139,9 +139,11 @@ def _encoder(
     if function is None:
         depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # torchvision's names
         hint = f"Set encoder.depth={depth[1]}." if depth else near(name, functions_of(encoders))
-        raise ValueError(f"encoder.name is {name!r}. {hint}")
+        raise ValueError(f"encoder.name is {name!r}, which is unknown. {hint}")
     if remat and "remat" not in inspect.signature(function).parameters:
-        raise ValueError(f"train.remat is True, and encoder.name={name!r} has no option remat.")
+        raise ValueError(
+            f"train.remat is True; it must be False for encoder.name={name!r}, which has no option remat."
+        )
     options |= {"remat": True} if remat else {}
     return encoder_of(function, name, norm, dtype, hashable(options))
 
@@ -277,8 +279,8 @@ def _width(modules: Modules, view: View) -> int:
     predicted = modules.predictor.widths[-1] if modules.predictor.widths else 0
     if predicted not in (0, width):
         raise ValueError(
-            f"predictor.out (or the last of predictor.widths) is {predicted}, and a prediction is compared with a"
-            f" projection of {width}: take {width}, or 0 for the same."
+            f"predictor.out (or the last of predictor.widths) is {predicted}; it must be {width}, the"
+            " width of the projection, or 0 for the same."
         )
     return width
 
@@ -290,8 +292,8 @@ def _shapes(modules: Modules, view: jax.ShapeDtypeStruct) -> dict[str, dict[str,
     params, stats, width = modules.encoder.shapes(view)
     if stats and not modules.encoder.scoped and modules.norm.scope != "joint":
         raise ValueError(
-            f"norm.scope is {modules.norm.scope!r}, which the encoder's own batch norm does not read: take joint, or"
-            " contrastive_jax.models.BatchNorm in the encoder."
+            f"norm.scope is {modules.norm.scope!r}, which has no effect on the encoder's own batch"
+            " norm: use joint, or contrastive_jax.models.BatchNorm in the encoder."
         )
 
     def variables(features):

@@ -60,7 +60,9 @@ def norm(
       unbiased: whether running variances are multiplied by n / (n - 1), as in PyTorch.
     """
     if groups > 1 and scope != "groups":
-        raise ValueError(f"norm.groups is {groups} and norm.scope is {scope!r}; groups need scope 'groups'.")
+        raise ValueError(
+            f"norm.groups is {groups} and norm.scope is {scope!r}; norm.groups needs norm.scope='groups'."
+        )
     return Norm(scope, groups, momentum, epsilon, unbiased)
 
 
@@ -79,9 +81,9 @@ def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> 
     are given for another scope.
     """
     if groups is not None and norm.scope != "groups":
-        raise ValueError(f"group ids were given and norm.scope is {norm.scope!r}; they need scope 'groups'.")
+        raise ValueError(f"norm.scope is {norm.scope!r}; group ids need norm.scope='groups'.")
     if batch % norm.groups:
-        raise ValueError(f"A batch of {batch} examples does not split into norm.groups = {norm.groups}.")
+        raise ValueError(f"norm.groups is {norm.groups}; it must divide the batch of {batch} examples.")
     if norm.scope == "joint" or norm.groups * views == 1:
         return None
     if groups is None:
@@ -222,8 +224,8 @@ class BatchNorm(nn.Module):
         pixels, groups = math.prod(x.shape[1:-1]), 1 if members is None else len(members.size)
         if x.shape[0] * pixels < 2 * groups:
             raise ValueError(
-                f"Batch norm {'/'.join(self.path)} sees one value per channel and group in activations of "
-                f"shape {x.shape}; it needs a larger batch or fewer groups."
+                f"Batch norm {'/'.join(self.path)} has one value per channel and group in activations"
+                f" of shape {x.shape}; use a larger batch or fewer groups."
             )
 
         # Squares are taken about the mean, since E[x^2] - E[x]^2 loses digits for a large mean. The last term

@@ -118,8 +118,8 @@ def check_images(images: Array) -> None:
     """Raise ValueError if an array is not a batch of images."""
     if images.ndim != 4 or not jnp.issubdtype(images.dtype, jnp.floating):
         raise ValueError(
-            f"this encoder reads images, float [n, h, w, c], not {images.dtype} {list(images.shape)}; encoder.name mlp,"
-            " conv1d and transformer read other examples."
+            f"this encoder reads images, float [n, h, w, c], not {images.dtype} {list(images.shape)};"
+            " for other examples use encoder.name=mlp, conv1d or transformer."
         )
 
 
@@ -128,6 +128,6 @@ def check_image(stem: str, shape: tuple[int, ...]) -> None:
     if min(shape[:2]) < STRIDES[stem]:
         advice = "; the stem 'cifar' needs 8 x 8" if stem == "imagenet" and min(shape[:2]) >= 8 else ""
         raise ValueError(
-            f"An image of {shape[0]} x {shape[1]} pixels is too small for encoder.stem = {stem!r}, "
-            f"which needs {STRIDES[stem]} x {STRIDES[stem]}{advice}."
+            f"the image is {shape[0]} x {shape[1]} pixels, too small for encoder.stem={stem!r}, which"
+            f" needs {STRIDES[stem]} x {STRIDES[stem]}{advice}."
         )

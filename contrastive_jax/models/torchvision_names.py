@@ -40,7 +40,7 @@ def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
         if torch_leaf == "weight" and path is not None:
             leaf = "kernel" if "conv" in path[-1] else "scale"
         if leaf is None or path is None:
-            raise ValueError(f"{name!r} is not the name of a torchvision ResNet's array.")
+            raise ValueError(f"{name!r} is not the name of an array of a torchvision ResNet.")
         if np.ndim(array) != (axes := 4 if leaf == "kernel" else 1):
             raise ValueError(f"its {name} has {np.ndim(array)} axes, not {axes}.")
         module = stats if leaf in ("mean", "var") else params

@@ -55,7 +55,9 @@ class ViT(nn.Module):
         n, height, width, channels = images.shape
         p = self.patch
         if height % p or width % p:
-            raise ValueError(f"encoder.patch is {p}; it must divide the images' {height} x {width} pixels")
+            raise ValueError(
+                f"encoder.patch is {p}; it must divide the image size, {height} x {width} pixels"
+            )
         rows, columns = height // p, width // p
         x = images.reshape(n, rows, p, columns, p, channels).transpose(0, 1, 3, 2, 4, 5)
         x = x.reshape(n, rows * columns, p * p * channels).astype(self.dtype)

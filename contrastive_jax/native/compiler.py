@@ -81,8 +81,9 @@ def warn_of_reductions() -> None:
         return
     _warned = True
     warnings.warn(
-        f"import contrastive_jax's losses before jax computes anything, or set XLA_FLAGS={FLAG}: on a CPU"
-        f" jax {jax.__version__} gets some reductions wrong in programs of your own (jax-ml/jax#39103).",
+        f"on a CPU jax {jax.__version__} computes some reductions of your own programs incorrectly"
+        " (jax-ml/jax#39103): import contrastive_jax's losses before the first computation, or set"
+        f" XLA_FLAGS={FLAG}.",
         stacklevel=3,
     )
 

@@ -40,7 +40,7 @@ def check_switch() -> bool:
     """Return whether the environment enables the kernels; raise ValueError for a value not in VALUES."""
     value = os.environ.get(SWITCH, "on")
     if value not in VALUES:
-        raise ValueError(f"{SWITCH}={value!r}; allowed: {', '.join(VALUES)}.")
+        raise ValueError(f"{SWITCH} is {value!r}; it must be one of {', '.join(VALUES)}.")
     return value != "off"
 
 
@@ -89,7 +89,7 @@ def _load() -> bool:
     try:
         handlers = _handlers()
     except (OSError, subprocess.SubprocessError) as error:
-        console.warn(f"CPU kernels: {_reason(error)}; XLA's own are used, which are slower.")
+        console.warn(f"CPU kernels are not available ({_reason(error)}); XLA's slower ones are used.")
         return False
     for name, handler in handlers.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
@@ -139,7 +139,7 @@ def _handlers() -> dict[str, Any]:
         try:
             _keep(new.read_bytes(), kept)
         except OSError as error:
-            console.warn(f"CPU kernels: {error}; they will be compiled again by the next start.")
+            console.warn(f"CPU kernels cannot be cached ({error}); the next start compiles them again.")
             return _open(new)  # an open library outlives its file
         return _open(kept)
 
@@ -161,7 +161,7 @@ def _checked(path: pathlib.Path) -> pathlib.Path:
     for each in (path.parent, path, size_and_digest):
         private.check(each)  # it is loaded as code
     if size_and_digest.read_text() != _described(path.read_bytes()):
-        raise OSError(f"{path} is not as it was written")
+        raise OSError(f"{path} was changed after it was written")
     return path
 
 

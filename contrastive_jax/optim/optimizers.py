@@ -313,7 +313,8 @@ def _check_names_occur(
     for name in names:
         if name not in known:
             raise ValueError(
-                f"optimizer.{option} names {name!r}, which is in no parameter's path{_nearest(name, known)}"
+                f"optimizer.{option} contains {name!r}, which is not part of any parameter's"
+                f" path{_nearest(name, known)}."
             )
 
 
@@ -325,5 +326,5 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 def _names(option: str, value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not all(isinstance(name, str) for name in value):
-        raise ValueError(f"{option} is {value!r}; it must be a tuple of names such as ('norm', 'bias')")
+        raise ValueError(f"{option} is {value!r}; it must be a tuple of names such as ('norm', 'bias').")
     return tuple(value)

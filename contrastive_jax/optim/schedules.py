@@ -103,11 +103,13 @@ def step(
 ) -> Schedule:
     """Peak rate, multiplied by ``decay`` at every milestone (MoCo v1: 0.1 at epochs 120 and 160 of 200)."""
     if not milestones:
-        raise ValueError("schedule.milestones is empty; a 'step' schedule needs the steps at which it decays")
+        raise ValueError(
+            "schedule.milestones is empty; a 'step' schedule needs the steps at which it decays."
+        )
     check_values({"milestones": tuple[int, ...]}, {"milestones": milestones}, "schedule")
     steps = tuple(map(int, milestones))  # the check refuses texts
     if any(later <= earlier for earlier, later in itertools.pairwise((0, *steps))):
-        raise ValueError(f"schedule.milestones is {milestones}; the steps must be positive and increasing")
+        raise ValueError(f"schedule.milestones is {milestones}; the steps must be positive and increasing.")
 
     def factor(at: Array, left: Array) -> Array:
         return decay ** jnp.searchsorted(jnp.array(steps), at, side="right")

@@ -132,7 +132,9 @@ def protect() -> Callable[[], Exception | None]:
 
     def report(error: Exception) -> None:
         why = getattr(error, "strerror", None) or error
-        errors.write(f"warning: standard output is lost from here on ({why}); the work goes on.\n")
+        errors.write(
+            f"warning: standard output cannot be written from here on ({why}); the command continues.\n"
+        )
         errors.flush()
 
     output = Stream(lambda: out, redirect=True, report=report)

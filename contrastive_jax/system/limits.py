@@ -34,22 +34,24 @@ def exhausted(error: BaseException) -> str | None:
         ):
             detail = f" ({text})" if isinstance(one, MemoryError) and text else where
             return (
-                f"memory ran out{detail}{_limit('RLIMIT_AS', '; this process may have {:,} bytes')}. Give it more"
-                " (`ulimit -v`, the job's or container's limit), or lower train.batch_size, evaluate.batch_size,"
-                " data.workers or data.memory_limit."
+                "memory ran"
+                f" out{detail}{_limit('RLIMIT_AS', '; the limit of this process is {:,} bytes')}. Raise"
+                " the limit (`ulimit -v`, the job's or container's), or lower train.batch_size,"
+                " evaluate.batch_size, data.workers or data.memory_limit."
             )
         if is_errno(one, errno.ENFILE):
             return f"too many files are open on this machine{where}. Close other programs, or lower data.workers."
         if is_errno(one, errno.EMFILE):
             return (
-                f"too many files are open{where}{_limit('RLIMIT_NOFILE', '; this process may have {:,}')}. Raise the"
-                " limit (`ulimit -n`), or lower data.workers."
+                "too many files are"
+                f" open{where}{_limit('RLIMIT_NOFILE', '; the limit of this process is {:,}')}. Raise"
+                " the limit (`ulimit -n`), or lower data.workers."
             )
         if number == errno.EAGAIN or "can't start new thread" in text or "pthread_create" in text:
             return (
-                "no more threads or processes can be started"
-                f"{_limit('RLIMIT_NPROC', '; this user may have {:,}')}. Raise the limit (`ulimit -u`, pids.max of a"
-                " container), or lower data.workers."
+                "no more threads or processes can be"
+                f" started{_limit('RLIMIT_NPROC', '; the limit of this user is {:,}')}. Raise the limit"
+                " (`ulimit -u`, pids.max of a container), or lower data.workers."
             )
     return None
 
@@ -60,8 +62,8 @@ def too_little_space() -> str | None:
     if space is None or space >= LEAST_SPACE:
         return None
     return (
-        f"this process may have {space:,} bytes of address space (`ulimit -v`), and the program takes"
-        f" {LEAST_SPACE:,} before it begins. Raise the limit."
+        f"the address space of this process is limited to {space:,} bytes (`ulimit -v`); the program"
+        f" needs {LEAST_SPACE:,} to start. Raise the limit."
     )
 
 

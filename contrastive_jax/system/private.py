@@ -45,4 +45,4 @@ def check(path: pathlib.Path) -> None:
     if about.st_uid != os.geteuid():
         raise PermissionError(f"{path} belongs to another user (uid {about.st_uid})")
     if about.st_mode & 0o022:
-        raise PermissionError(f"{path} can be written by others (mode {stat.S_IMODE(about.st_mode):o})")
+        raise PermissionError(f"{path} is writable by other users (mode {stat.S_IMODE(about.st_mode):o})")

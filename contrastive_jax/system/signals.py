@@ -65,7 +65,7 @@ def code_of(error: BaseException) -> int:
 
 def word(number: int) -> str:
     """Return the word for a signal's effect on the command."""
-    return WORDS.get(number, "terminated, as its terminal closed")
+    return WORDS.get(number, "terminated, because its terminal closed")
 
 
 def note(number: int) -> None:
@@ -222,10 +222,10 @@ def _watch(reader: socket.socket) -> None:
             continue
         if _state.code is not None:
             _end("", _state.code)
-        left = _state.limit()[1] or "What was not saved is lost; the same command begins again, or goes on."
+        left = _state.limit()[1] or "Unsaved results are lost; repeat the command to resume or start again."
         _end(
-            f"error: {word(_state.number)}; what the program was at did not end within"
-            f" {time.monotonic() - _state.since:.0f} s, so it was cut off. {left}",
+            f"error: {word(_state.number)}; the current work did not end within"
+            f" {time.monotonic() - _state.since:.0f} s and was stopped. {left}",
             128 + _state.number,
         )
 

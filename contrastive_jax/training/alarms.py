@@ -46,22 +46,22 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
     sentences = [f"{NOTE}."] if settings.data.name == "synthetic" else []
     if settings.dtype == "bfloat16" and platform == "cpu":
         sentences.append(
-            "dtype=bfloat16 is no faster than float32 on a CPU, and rounds more; take float32 there."
+            "dtype=bfloat16 is not faster than float32 on a CPU, and rounds more; use float32 on a CPU."
         )
     named = [*settings.loss, *configs.leaves(settings).values()]
     if here := [name for name in named if isinstance(name, str) and name.startswith("__main__:")]:
         sentences.append(
-            f"{here[0]} is found by this script or notebook alone; another program can read the run once the function"
-            " is in a file that it imports."
+            f"{here[0]} exists in this script or notebook only; other programs can read the run only if"
+            " the function is in a file that they import."
         )
     constant = [name for name in settings.loss if name in CONSTANT]
     if not constant:
         return sentences
-    what = "the loss" if len(settings.loss) == 1 else f"its part of the loss, {' and '.join(constant)},"
+    what = "the loss" if len(settings.loss) == 1 else f"its part of the loss ({' and '.join(constant)})"
     return [
         *sentences,
-        f"{constant[0]} is 1 by definition, its gradient is not: {what} stays there while the network learns."
-        " Watch InfoNCE and the accuracy of the contrast.",
+        f"the value of {constant[0]} is 1 by definition, so {what} stays constant while the network"
+        " learns. Watch InfoNCE and the accuracy of the contrast.",
     ]
 
 
@@ -86,9 +86,9 @@ def collapse(record: Mapping[str, float], run: Run) -> str | None:
     if not _compares(run) or _share(record, run) < SETTLED or not record["embedding_std"] < STD:
         return None
     return (
-        f"collapse: all embeddings are nearly one point (embedding_std {record['embedding_std']:.2g}; spread over"
-        " the sphere it is 1). A lower schedule.learning_rate or a longer schedule.warmup may help; without"
-        " negatives a network needs a predictor and a slow target."
+        f"collapse: all embeddings are nearly one point (embedding_std {record['embedding_std']:.2g};"
+        " it is 1 for a uniform sphere). A lower schedule.learning_rate or a longer schedule.warmup may"
+        " help; without negatives a network needs a predictor and a slow target."
     )
 
 
@@ -99,9 +99,9 @@ def dimensional_collapse(record: Mapping[str, float], run: Run) -> str | None:
     if not record["effective_rank"] < RANK or record["embedding_std"] < STD:
         return None
     return (
-        f"dimensional collapse: the embeddings vary along one direction (effective_rank"
-        f" {record['effective_rank']:.2f}). An easy feature that survives the augmentation may stand in for all"
-        " others: stronger augmentation or a higher temperature may help."
+        "dimensional collapse: the embeddings vary along one direction (effective_rank"
+        f" {record['effective_rank']:.2f}). An easy feature that survives the augmentation may replace"
+        " all others: stronger augmentation or a higher temperature may help."
     )
 
 
@@ -123,9 +123,9 @@ def saturation(record: Mapping[str, float], run: Run) -> str | None:
         return None
     return (
         f"saturation: {record['saturated']:.0%} of the queries have a weight of W <="
-        f" {rounds_to_zero(run.settings.dtype):.1g} in the gradient of {' and '.join(contrasts)}: next to nothing is"
-        " learnt from them. More negatives, stronger augmentation, a higher temperature, or a loss whose gradient does"
-        " not vanish (flat_nce, dcl) helps."
+        f" {rounds_to_zero(run.settings.dtype):.1g} in the gradient of {' and '.join(contrasts)} and"
+        " contribute almost nothing. More negatives, stronger augmentation, a higher temperature, or a"
+        " loss whose gradient does not vanish (flat_nce, dcl) may help."
     )
 
 
@@ -142,9 +142,9 @@ def stuck(record: Mapping[str, float], run: Run) -> str | None:
     if fallen > TOLD_APART or record["contrast_accuracy"] > chance + luck:
         return None
     return (
-        f"nothing learnt yet: InfoNCE is {record['info_nce']:.3f}, and log(1 + K) = {nothing:.3f} is what a network"
-        f" gets that cannot tell a positive from its {count:.0f} negatives. Another schedule.learning_rate, a longer"
-        " schedule.warmup or a milder augmentation may help."
+        f"nothing learnt yet: InfoNCE is {record['info_nce']:.3f}, near log(1 + K) = {nothing:.3f}, the"
+        f" value of a network that does not distinguish a positive from its {count:.0f} negatives."
+        " Another schedule.learning_rate, a longer schedule.warmup or a milder augmentation may help."
     )
 
 
@@ -161,14 +161,14 @@ def ess_unreachable(record: Mapping[str, float], run: Run) -> str | None:
     start, end = rule["target"], rule["target_end"] or rule["target"]
     goal = start + (end - start) * min(1.0, _share(record, run))
     if goal * record["negatives"] < 1:
-        why = f"of {record['negatives']:.0f} negatives the smallest share is {1 / record['negatives']:.3g}"
+        why = f"with {record['negatives']:.0f} negatives the smallest ESS is {1 / record['negatives']:.3g}"
     elif _at(record["tau"], rule["max_tau"]) and record["ess"] < goal:
         why = f"ESS is {record['ess']:.3g} at temperature.max_tau={rule['max_tau']:g}"
     elif _at(record["tau"], rule["min_tau"]) and record["ess"] > goal:
         why = f"ESS is {record['ess']:.3g} at temperature.min_tau={rule['min_tau']:g}"
     else:
         return None
-    return f"the ESS target cannot be reached: it is {goal:.3g}, and {why}. Change temperature.target or the clamp."
+    return f"the ESS target {goal:.3g} cannot be reached: {why}. Change temperature.target or the clamp."
 
 
 def temperature_clamped(record: Mapping[str, float], run: Run) -> str | None:
@@ -177,7 +177,7 @@ def temperature_clamped(record: Mapping[str, float], run: Run) -> str | None:
     for clamp in ("min_tau", "max_tau"):
         if clamp in rule and _at(record["tau"], rule[clamp]):
             limit = f"temperature.{clamp}={rule[clamp]:g}"
-            return f"the temperature is clamped: tau is {limit}, not what its rule gives."
+            return f"the temperature is clamped: tau is {limit}, not the value of its rule."
     return None
 
 
@@ -202,7 +202,7 @@ class Watch:
             self._silent[name] += 1
             if self._silent[name] == QUIET:
                 del self._silent[name]
-                sentences.append(f"step {record['step']}: {name.replace('_', ' ')} is over.")
+                sentences.append(f"step {record['step']}: the alarm {name.replace('_', ' ')} has ended.")
         return {PREFIX + name: 1 for name in ringing}, sentences
 
 

@@ -23,7 +23,7 @@ _LAYOUT = re.compile(r"\{[^}]*\}")
 _SHAPE = re.compile(r"([a-z]+\d*)\w*\[([\d,]*)\]")
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # the runtime's status, on every platform
 LESS = (
-    "take a smaller train.batch_size, more train.microbatches, train.remat=True or optimizer.shard_state=True"
+    "use a smaller train.batch_size, more train.microbatches, train.remat=True or optimizer.shard_state=True"
 )
 
 
@@ -139,16 +139,16 @@ def translate_errors(
     except jax.errors.JaxRuntimeError as error:
         if EXHAUSTED not in str(error):
             raise
-        why = "asks for more than is free"
+        why = "needs more than the free memory"
         if compiled is not None:
-            why = f"needs {gib(count(compiled).memory)} on each device, more than is free"
+            why = f"needs {gib(count(compiled).memory)} on each device, more than the free memory"
         raise OutOfMemory(_does_not_fit(run, why, together)) from error
 
 
 def _does_not_fit(run: Run, why: str, together: int) -> str:
     what = f"train.batch_size={run.settings.train.batch_size}"
     if together > 1:
-        return f"{what} of {together} replicas does not fit: the step {why}; take fewer replicas at a time."
+        return f"{what} of {together} replicas does not fit: the step {why}; train fewer replicas at a time."
     return f"{what} does not fit: the step {why}; {LESS}."
 
 

@@ -67,7 +67,7 @@ def read(
     path = expanded(path)
     if weights.is_file(path):
         if step is not None:
-            raise ValueError(f"step is {step}, but {path} is a file, which holds one state.")
+            raise ValueError(f"step is {step}; it must be None for a file: {path} holds a single state.")
         saved = _read_file(path, modules)
         where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
@@ -98,7 +98,7 @@ def read_settings(path: str | os.PathLike) -> Settings:
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         if (meta := checkpoints.read_meta()) is None:
             raise FileNotFoundError(
-                f"{path} holds no checkpoint; name a run's workdir or a file.safetensors."
+                f"{path} does not hold a checkpoint; give a run's workdir or a file.safetensors."
             )
         return _settings(meta[1], path)
 
@@ -106,7 +106,9 @@ def read_settings(path: str | os.PathLike) -> Settings:
 def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
     """Return the settings of a single run's checkpoint; raise ValueError for one of replicas."""
     if count := len(meta.get("replicas", ())):
-        raise ValueError(f"{path} holds {count} replicas; name the folder of one of them, {path}/replica_0.")
+        raise ValueError(
+            f"{path} holds {count} replicas; give the folder of one replica, such as {path}/replica_0."
+        )
     approval.check(meta["config"], checkpoints_of(path).parent)
     return configs.saved_settings(configs.completed(meta["config"]))
 
@@ -152,7 +154,8 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
         of_folder = source.name == "folder" and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
         raise ValueError(
-            f"data.name={source.name!r} has images of {here} channels; the encoder of {path} reads {channels}.{hint}"
+            f"data.name={source.name!r} has images with {here} channels; the encoder of {path} reads"
+            f" {channels}.{hint}"
         )
 
 
@@ -161,7 +164,7 @@ def size_note(settings: Settings, trained: Settings) -> str:
     now, then = (_images(of, "size", 0) if "data" in of else None for of in (settings, trained))
     if then in (None, now):
         return ""
-    return f"data.size is {now}, and {then} in the encoder's run: it sees images otherwise."
+    return f"data.size is {now}, and was {then} in the encoder's run: the images are prepared differently."
 
 
 def _images(settings: Settings, option: str, default: Any = None) -> Any:
@@ -241,32 +244,34 @@ class LoadedEncoder:
             another size.
         """
         if not self.example.is_image:
-            raise ValueError(f"open reads image files; this encoder reads {self._reads}: pass arrays.")
+            raise ValueError(
+                f"open reads image files only; this encoder reads {self._reads}: pass arrays to it."
+            )
         white, size = _images(self._settings, "white", pixels.WHITE), _images(self._settings, "size", 0)
         images: list[np.ndarray] = []
         if wrong := [file for file in files if not isinstance(file, str | os.PathLike)]:
             hint = "; write encoder.open(*files)" if isinstance(wrong[0], Iterable) else ""
             raise ValueError(f"open takes paths of image files, not a {type(wrong[0]).__name__}{hint}.")
         if not files:
-            raise ValueError("open needs a path of an image file at least.")
+            raise ValueError("open needs at least one path of an image file.")
         for file in files:
             path = pathlib.Path(expanded(file))
             if path.is_dir():
                 raise ValueError(
-                    f"{file} is a folder; open takes image files, and --mode=embed reads whole folders."
+                    f"{file} is a folder; open takes image files. To read a whole folder, use --mode=embed."
                 )
             with opened(path) as stream:
                 read = stream.read()
             try:
                 image = pixels.decode(pixels.plain(read, self.channels, white), self.channels, size)
             except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
-                raise ValueError(f"{file} is no image that can be read: {pixels.reason(error)}") from error
+                raise ValueError(f"{file} cannot be read as an image: {pixels.reason(error)}") from error
             if image.shape != (expected := (*(images[:1] or [image])[0].shape[:2], self.channels)):
                 raise ValueError(
-                    f"{file} is {list(image.shape)}, and the files before it are {list(expected)}: open images of one"
-                    " size together, or each by itself."
+                    f"{file} has shape {list(image.shape)}, and the files before it have"
+                    f" {list(expected)}; open images of one size together, or each on its own."
                     if images
-                    else f"{file} is {list(image.shape)}, and {list(expected)} is expected."
+                    else f"{file} has shape {list(image.shape)}; it must have {list(expected)}."
                 )
             images.append(image)
         return np.stack(images)
@@ -325,8 +330,9 @@ def _array(images: Any, reads: str) -> np.ndarray:
     """
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(images)):
         raise ValueError(
-            "an encoder called inside jax.jit, vmap or grad: it prepares images on the host, in batches of its own."
-            " Call it outside, or use encoder.network.encode(encoder.params, encoder.stats, views) inside."
+            "a loaded encoder cannot be called inside jax.jit, vmap or grad, since it prepares images"
+            " on the host in its own batches. Call it outside, or use"
+            " encoder.network.encode(encoder.params, encoder.stats, views) inside."
         )
     if isinstance(images, str | bytes | os.PathLike) or (
         isinstance(images, list | tuple) and any(isinstance(one, str | os.PathLike) for one in images)
@@ -338,8 +344,8 @@ def _array(images: Any, reads: str) -> np.ndarray:
         shapes = list(dict.fromkeys(np.shape(one) for one in images if hasattr(one, "shape")))
         what = f" ({' and '.join(str(list(shape)) for shape in shapes[:3])})" if shapes else ""
         raise ValueError(
-            f"images are of several sizes{what}; this encoder reads {reads}: resize them to one, or"
-            " pass each size by itself."
+            f"images have several sizes{what}; this encoder reads {reads}: resize them to one size, or"
+            " pass each size on its own."
         ) from None
 
 
@@ -366,7 +372,7 @@ def load_encoder(
     section = view or (view_of(saved, saved.settings) if "augment" in saved.settings else None)
     if section is None:
         raise ValueError(
-            f"{path} does not say how images are prepared; pass view, for torchvision's ImageNet weights"
-            " view=dict(preset='moco_v2', size=224)."
+            f"{path} does not contain the preparation of images; pass view, for torchvision's ImageNet"
+            " weights view=dict(preset='moco_v2', size=224)."
         )
     return LoadedEncoder(saved, section)

@@ -204,7 +204,8 @@ class Evaluator:
                     self._unbalanced = table.unbalanced(subject.test_labels)
         if not results:
             raise ValueError(
-                "evaluate.rows leaves nothing to judge: raw pixels are for small sets in memory."
+                "evaluate.rows leaves nothing to evaluate; raw pixels are evaluated for small data"
+                " sets in memory only."
             )
         return results
 

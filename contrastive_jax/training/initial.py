@@ -33,20 +33,20 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
     for here, there in zip((saved.params, saved.stats), wanted, strict=True):
         if other := weights.difference(here["encoder"], there["encoder"]):
             raise ValueError(
-                f"init.checkpoint={path!r} holds another encoder than this config's: its {other};"
-                " compare the encoder sections of their configs."
+                f"init.checkpoint={path!r} does not match the encoder of this config: its {other};"
+                " compare the encoder sections of both configs."
             )
     changed = _changed(saved, run.settings)
     if "encoder.variant" in changed and run.settings.encoder.name == "resnet":
         was, now = changed["encoder.variant"]
         raise ValueError(
-            f"init.checkpoint={path!r} has encoder.variant={was}, this config {now}: the same arrays in another"
-            f" function. Take --config.encoder.variant={was}."
+            f"init.checkpoint={path!r} has encoder.variant={was}, and this config has {now}: the arrays"
+            f" match, but the function differs. Set --config.encoder.variant={was}."
         )
     report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
     if changed:
-        told = ", ".join(f"{leaf} {was} there and {now} here" for leaf, (was, now) in changed.items())
-        report(f"encoder: it computes something else with these weights than where they are from: {told}")
+        told = ", ".join(f"{leaf} was {was}, is {now}" for leaf, (was, now) in changed.items())
+        report(f"encoder: options differ from those of the checkpoint and change its output: {told}")
     return saved
 
 

@@ -97,18 +97,18 @@ def _compare(first: ClosedJaxpr, other: ClosedJaxpr, path: Path, note: Callable)
       Unlike: they differ in more than constants.
     """
     if len(first.consts) != len(other.consts):
-        raise Unlike(0, "their constants are of other shapes")
+        raise Unlike(0, "their constants differ in shape")
     for number, (one, two) in enumerate(zip(first.consts, other.consts, strict=True)):
         _compare_constants(one, two, (*path, -1, number), note)
     names: tuple[dict[Any, int], dict[Any, int]] = ({}, {})
     pair = (first.jaxpr, other.jaxpr)
     _define(names, [(*jaxpr.constvars, *jaxpr.invars) for jaxpr in pair])
     if len(pair[0].eqns) != len(pair[1].eqns):
-        raise Unlike(0, f"one has {len(pair[0].eqns):,} operations, another {len(pair[1].eqns):,}")
+        raise Unlike(0, f"one has {len(pair[0].eqns):,} operations, the other {len(pair[1].eqns):,}")
     for number, (one, two) in enumerate(zip(pair[0].eqns, pair[1].eqns, strict=True)):
         here = (*path, number)
         if one.primitive is not two.primitive:
-            raise Unlike(0, f"where one has {one.primitive.name}, another has {two.primitive.name}")
+            raise Unlike(0, f"one has {one.primitive.name} where the other has {two.primitive.name}")
         _compare_operands(names, (one.invars, two.invars), here, note)
         _compare_parameters(one, two, here, note)
         _define(names, (one.outvars, two.outvars))
@@ -118,21 +118,21 @@ def _compare(first: ClosedJaxpr, other: ClosedJaxpr, path: Path, note: Callable)
 def _define(names: tuple[dict, dict], variables: Sequence[Sequence[Any]]) -> None:
     """Number variables in order of appearance; their shapes and types must match."""
     if [str(v.aval) for v in variables[0]] != [str(v.aval) for v in variables[1]]:
-        raise Unlike(0, "their arrays are of other shapes")
+        raise Unlike(0, "their arrays differ in shape")
     for known, defined in zip(names, variables, strict=True):
         known.update({variable: len(known) + number for number, variable in enumerate(defined)})
 
 
 def _compare_operands(names: tuple[dict, dict], operands: Sequence[Sequence[Any]], path: Path, note) -> None:
     if len(operands[0]) != len(operands[1]):
-        raise Unlike(0, "an operation has more operands in one than in another")
+        raise Unlike(0, "an operation has more operands in one of them")
     for number, (one, two) in enumerate(zip(*operands, strict=True)):
         if isinstance(one, Literal) and isinstance(two, Literal):
             _compare_constants(one.val, two.val, (*path, number), note, jnp.result_type(one.aval))
         elif isinstance(one, Literal) or isinstance(two, Literal):
-            raise Unlike(0, "what is a constant in one is computed in another")
+            raise Unlike(0, "a constant of one is computed in the other")
         elif names[0][one] != names[1][two]:
-            raise Unlike(0, "an operation takes something else in one than in another")
+            raise Unlike(0, "an operation has different operands")
 
 
 def _compare_constants(one: Any, two: Any, path: Path, note: Callable, dtype: Any = None) -> None:
@@ -140,7 +140,7 @@ def _compare_constants(one: Any, two: Any, path: Path, note: Callable, dtype: An
         return
     one, two = np.asarray(one, dtype), np.asarray(two, dtype)
     if (one.shape, one.dtype) != (two.shape, two.dtype):
-        raise Unlike(0, "their constants are of other shapes")
+        raise Unlike(0, "their constants differ in shape")
     if one.tobytes() != two.tobytes():
         note(path, one, two)
 
@@ -157,7 +157,9 @@ def _compare_parameters(one: Any, two: Any, path: Path, note: Callable) -> None:
     for name in () if called else one.params:
         values = one.params[name], two.params.get(name)
         if not _programs(values[0]) and not _same(*values):
-            raise Unlike(0, f"{one.primitive.name} has {name}={values[0]} in one and {values[1]} in another")
+            raise Unlike(
+                0, f"{one.primitive.name} has {name}={values[0]} in one and {values[1]} in the other"
+            )
 
 
 def _same(one: Any, two: Any) -> bool:
@@ -167,7 +169,7 @@ def _same(one: Any, two: Any) -> bool:
 
 
 def _refuse(name: str, *difference: Any) -> None:
-    raise Unlike(0, f"they differ in a number within {name}, which cannot be given to it")
+    raise Unlike(0, f"they differ in a number inside {name}, which cannot be an argument")
 
 
 def _programs(value: Any) -> list[ClosedJaxpr]:

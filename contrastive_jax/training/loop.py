@@ -102,7 +102,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
         feed = program.open_feed(facts.get("data", {}).get("replaced", 0), log)
         evaluators = [evaluation.Evaluator(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs]
         if not (labelled := evaluators[0].has_labels):
-            log("no labelled test images: evaluations are left out.")
+            log("no labelled test images: evaluations are skipped.")
         profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))
         with contextlib.closing(feed), distributed.stop_requests() as stop_requested, Recorder(
             program, workdir, feed, saved, start, log, quiet=quiet or not first, active=first
@@ -132,7 +132,10 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
 
             # ---- 5. Loop: batch, step, log, evaluate, save, stop.
             last_save, stop = time.monotonic(), 0
-            left = f"What came after the last checkpoint in {workdir} is lost; the same command goes on from there."
+            left = (
+                f"All steps after the last checkpoint in {workdir} are lost; repeat the command to resume"
+                " from it."
+            )
             with profile, signals.phase(PATIENCE, left):
                 while step < run.total_steps:
                     profile.before(step, state)
@@ -172,7 +175,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
 
         # ---- 7. Evaluate: this may take hours and be interrupted, so results are written before and after.
         final = labelled and settings.evaluate.final
-        trained = f"The run is trained and saved in {workdir}; the same command evaluates it."
+        trained = f"The run is trained and saved in {workdir}; repeat the command to evaluate it."
         try:
             with signals.phase(signals.GRACE, trained), distributed.ended_by_sigterm() as ended:
                 if start < run.total_steps or not final:
@@ -193,15 +196,16 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                     )
                     results = recorder.results(step, found, time.perf_counter() - began)
         except KeyboardInterrupt as error:
-            which = "no evaluations yet" if start < run.total_steps else "the evaluations of before"
+            which = "no evaluations yet" if start < run.total_steps else "the earlier evaluations"
             raise Stopped(
-                f"stopped before all was evaluated. The run is trained and saved in {workdir}, its result.json has"
-                f" {which}. The same command evaluates it.",
+                "stopped before the evaluation was complete. The run is trained and saved in"
+                f" {workdir}; its result.json has {which}. Repeat the command to evaluate it.",
                 signals.code_of(error),
             ) from None
         last = f"/replica_0 to replica_{len(program.runs) - 1}" if len(program.runs) > 1 else ""
         log(
-            f"results: {workdir}{last} (result.json, metrics.jsonl, curves.png; --mode=report makes a page of them)"
+            f"results: {workdir}{last} (result.json, metrics.jsonl, curves.png; --mode=report makes a"
+            " page from them)"
         )
         return results
 
@@ -213,7 +217,7 @@ def _raising(alone: bool) -> contextlib.AbstractContextManager:
 
 def _stopped(step: int, total: int, workdir: str, code: int) -> Stopped:
     return Stopped(
-        f"stopped at step {step} of {total}; saved in {workdir}. The same command goes on from there.", code
+        f"stopped at step {step} of {total}; saved in {workdir}. Repeat the command to resume.", code
     )
 
 
@@ -248,7 +252,7 @@ def _kept(
             raise _stopped(step, total, workdir, signals.code_of(error)) from None
         if isinstance(error, data.WorkerDied):
             raise data.WorkerDied(
-                f"{error} Step {step} is saved in {workdir}; the same command goes on from there."
+                f"{error} Step {step} is saved in {workdir}; repeat the command to resume from it."
             ) from None
-        log(f"step {step} is saved; the same command goes on from there.")
+        log(f"step {step} is saved; repeat the command to resume from it.")
         raise

@@ -62,16 +62,16 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
     reading = [term for term in terms if "logits" in term.quantities]
     for term in reading:
         if not classes:
-            raise ValueError(f"loss.{term.name} reads labels, and the data has none.")
+            raise ValueError(f"loss.{term.name} needs labels, but the data has none.")
         if several and term.labels == "one":
             raise ValueError(
-                f"loss.{term.name} reads one label an image, and these have several: take"
-                " loss.sigmoid_cross_entropy, with probe.gradient=True."
+                f"loss.{term.name} needs one label per image, but these images have several: use"
+                " loss.sigmoid_cross_entropy with probe.gradient=True."
             )
         if not several and term.labels == "several":
             raise ValueError(
-                f"loss.{term.name} reads several labels an image, and these have one: take loss.cross_entropy,"
-                " with probe.gradient=True."
+                f"loss.{term.name} needs several labels per image, but these images have one: use"
+                " loss.cross_entropy with probe.gradient=True."
             )
     return bool(reading)
 
@@ -81,13 +81,15 @@ def _check_gradient(terms: tuple[Term, ...], gradient: bool, probe_weight: float
     weighed = [term for term in terms if term.weight]
     if not weighed and not (gradient and probe_weight):
         raise ValueError(
-            f"loss.{terms[0].name}.weight is 0, as of every loss: nothing would train the encoder."
+            f"loss.{terms[0].name}.weight is 0, like all weights of losses; at least one must be"
+            " nonzero to train the encoder."
         )
     read = {name for term in weighed for name in (*term.quantities, *term.multiples)}
     if read and read <= {"logits", "label"} and not gradient:
         raise ValueError(
-            f"loss.{weighed[0].name} trains the probe alone while probe.gradient is False, and no other loss trains the"
-            " encoder: set probe.gradient=True, and probe.weight=0.0 for no second cross-entropy."
+            f"loss.{weighed[0].name} trains only the probe while probe.gradient is False, and no other"
+            " loss trains the encoder: set probe.gradient=True, and probe.weight=0.0 to avoid a second"
+            " cross-entropy."
         )
 
 
@@ -96,8 +98,9 @@ def _check_signs(terms: tuple[Term, ...]) -> None:
     for term in terms:
         if term.weight > 0 and getattr(term.function, "maximised", False):
             raise ValueError(
-                f"loss.{term.name}.weight is {term.weight}, and this estimate of mutual information is to be maximised:"
-                f" take loss.{term.function.__name__.removesuffix('_estimate')}, or a weight of 0 or less."
+                f"loss.{term.name}.weight is {term.weight}; it must be at most 0 for this estimate of"
+                " mutual information, which is maximised; to minimise, use"
+                f" loss.{term.function.__name__.removesuffix('_estimate')}."
             )
 
 
@@ -147,8 +150,8 @@ def _check_quantities(
         refusal = _refusal(term, shapes(views))
         if refusal and views < 2 and not _refusal(term, shapes(2)):
             raise ValueError(
-                f"directions is 'one_way', so with target={target} each network sees one view, and loss.{term.name}"
-                " reads two: take both."
+                f"directions is 'one_way', so that with target={target} each network encodes one view,"
+                f" but loss.{term.name} needs two: set directions=both."
             )
         if refusal:
             raise ValueError(f"loss.{term.name}: {refusal}")
@@ -163,7 +166,7 @@ def _check_temperature(
     """
     if rule.per not in PER:
         raise ValueError(
-            f"temperature.name is {name!r}, which is per {rule.per!r}; it must be one of {', '.join(PER)}."
+            f"temperature.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(PER)}."
         )
     shape: tuple[int, ...] = ()
     readable = tuple(OUTCOMES)
@@ -179,17 +182,16 @@ def _check_temperature(
         state = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.broadcast_to(x, shape), rule.init()))
         tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(*at)), state, step, number)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"temperature.name is {name!r}, which cannot be called by the step: {error}"
-        ) from error
+        raise ValueError(f"temperature.name is {name!r}, which fails in the step: {error}") from error
     if tau.shape != shape:
-        wanted = f"an array {shape}, as its states are" if shape else "a scalar"
+        wanted = f"an array {shape}, the shape of its states" if shape else "a scalar"
         raise ValueError(
-            f"temperature.name is {name!r}, which gives an array {tau.shape}; it must give {wanted}."
+            f"temperature.name is {name!r}, which returns an array {tau.shape}; it must return {wanted}."
         )
     if rule.reads not in readable:
         raise ValueError(
-            f"temperature.name is {name!r}, which reads {rule.reads!r}; it must read one of {', '.join(readable)}."
+            f"temperature.name is {name!r}, whose reads is {rule.reads!r}; it must be one of"
+            f" {', '.join(readable)}."
         )
 
 
@@ -197,7 +199,7 @@ def _check_examples(what: str, examples: int) -> None:
     """Refuse a state per example if the number of examples is unknown."""
     if examples < 1:
         raise ValueError(
-            f"{what}, which keeps a number for each example; the data has no number of examples."
+            f"{what}, which keeps a number for each example; it needs data with a known number of examples."
         )
 
 
@@ -206,13 +208,11 @@ def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, s
     check_scalars(transform, f"transform.name is {name!r}, which returns")
     for term in terms:
         if term.weight and (why := term.no_transform(transform)):
-            raise ValueError(f"transform.name is {name!r}, which {why} loss.{term.name}: take none.")
+            raise ValueError(f"transform.name is {name!r}, which {why} loss.{term.name}; it must be none.")
     if name != "none" and not any(term.weight and term.multiples for term in terms):
-        raise ValueError(f"transform.name is {name!r}, and no loss reads a contrast: take none.")
+        raise ValueError(f"transform.name is {name!r}, but no loss uses a contrast; it must be none.")
     if score != "cosine" and transform.cosine_only:
-        raise ValueError(
-            f"score is {score!r}; transform={name} is defined for cosine alone: take another of the two."
-        )
+        raise ValueError(f"score is {score!r}; it must be cosine with transform={name}.")
 
 
 def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) -> None:
@@ -223,20 +223,22 @@ def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) ->
     reading = [term.name for term in terms if "u" in term.quantities]
     if reading and critic == normalizer == "none":
         raise ValueError(
-            f"loss.{reading[0]} reads u, of a second critic or of a normalizer, and critic.name is 'none': take"
+            f"loss.{reading[0]} needs u from a second critic or a normalizer, but both are none: set"
             " critic=pair or baseline, or normalizer=sogclr or fast_clip."
         )
     if "none" not in (critic, normalizer):
         raise ValueError(
-            f"normalizer.name is {normalizer!r} and critic.name is {critic!r}; losses read one u: take one of them."
+            f"normalizer.name is {normalizer!r} and critic.name is {critic!r}; both return u; one of"
+            " them must be none."
         )
     if not reading and critic != "none":
         raise ValueError(
-            f"critic.name is {critic!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+            f"critic.name is {critic!r}, but no loss uses its u: set critic=none or loss=fenchel_legendre."
         )
     if not reading and normalizer != "none" and per == "batch":
         raise ValueError(
-            f"normalizer.name is {normalizer!r}, and no loss reads its u: take none, or loss.fenchel_legendre."
+            f"normalizer.name is {normalizer!r}, but no loss uses its u: set normalizer=none or"
+            " loss=fenchel_legendre."
         )
 
 
@@ -249,7 +251,7 @@ def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[in
         )
     if rule.per not in (known := ("none", "example", "query")):
         raise ValueError(
-            f"normalizer.name is {name!r}, which is per {rule.per!r}; it must be one of {', '.join(known)}."
+            f"normalizer.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(known)}."
         )
     if rule.per == "none":
         return
@@ -259,14 +261,12 @@ def _check_normalizer(rule: Normalizer, name: str, examples: int, rows: tuple[in
         state = jax.eval_shape(lambda: by_example.first(rule.init(), rule.per, *rows))
         log_u, after = jax.eval_shape(rule.update, state, now, some)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"normalizer.name is {name!r}, which cannot be called by the step: {error}"
-        ) from error
+        raise ValueError(f"normalizer.name is {name!r}, which fails in the step: {error}") from error
     shapes = [jax.tree.map(lambda x: x.shape, tree) for tree in (state, after)]
     if log_u.shape != rows or shapes[0] != shapes[1]:
         raise ValueError(
-            f"normalizer.name is {name!r}, which gives log u {log_u.shape} and states {shapes[1]}; they must be {rows}"
-            f" and {shapes[0]}."
+            f"normalizer.name is {name!r}, which returns log u {log_u.shape} and states {shapes[1]};"
+            f" they must be {rows} and {shapes[0]}."
         )
 
 
@@ -320,7 +320,7 @@ def build(
     made = jax.eval_shape(augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, image_dtype))
     view = jax.ShapeDtypeStruct(made.shape[1:], made.dtype)
     if view_count != 2:
-        raise ValueError(f"augment.views is {view_count}; a step compares 2 views.")
+        raise ValueError(f"augment.views is {view_count}; it must be 2 for training.")
     chosen = settings.loss
     terms = make_terms({name: chosen[name].options for name in chosen}, lambda name: chosen[name].function)
     _check_signs(terms)
@@ -369,27 +369,29 @@ def build(
     wanted, most = settings.negatives.options.get("k", 0), pool.most(views_seen)
     if wanted > most:
         raise ValueError(
-            f"negatives.k is {wanted}, but candidates={settings.candidates.name} at train.batch_size={batch_size},"
-            f" directions={settings.directions} and target={settings.target.name} offers a query {most}; take"
-            f" k <= {most} or negatives.name=all."
+            f"negatives.k is {wanted}; it must be at most {most}, the negatives per query with"
+            f" candidates={settings.candidates.name}, train.batch_size={batch_size},"
+            f" directions={settings.directions} and target={settings.target.name}; or set"
+            " negatives.name=all."
         )
     shift = settings.margin.name
     refusing = [t for t in terms if t.weight and t.no_margin]
     if refusing and shift != "none":
         raise ValueError(
-            f"margin.name is {shift!r}, which {refusing[0].no_margin} loss.{refusing[0].name}: take none."
+            f"margin.name is {shift!r}, which {refusing[0].no_margin} loss.{refusing[0].name}; it must"
+            " be none."
         )
     if shift != "none" and not any(t.weight and t.multiples for t in terms):
-        raise ValueError(f"margin.name is {shift!r}, and no loss reads a contrast: take none.")
+        raise ValueError(f"margin.name is {shift!r}, but no loss uses a contrast; it must be none.")
     bounded = [t.name for t in terms if t.weight and t.cosine_only]
     if bounded and settings.score != "cosine":
         raise ValueError(
-            f"score is {settings.score!r}; loss.{bounded[0]} as asked for is defined for cosine alone."
+            f"score is {settings.score!r}; it must be cosine with loss.{bounded[0]} and its options."
         )
     if settings.score != "cosine" and getattr(settings.temperature.function, "cosine_only", False):
         raise ValueError(
-            f"score is {settings.score!r}; temperature={settings.temperature.name} reads the mean cosine of"
-            " positives: take score=cosine, or another temperature."
+            f"score is {settings.score!r}; it must be cosine with"
+            f" temperature={settings.temperature.name}, which uses the mean cosine of positives."
         )
     transform = settings.transform()
     _check_transform(terms, transform, settings.transform.name, settings.score)

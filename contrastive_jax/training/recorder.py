@@ -134,7 +134,7 @@ class Recorder(contextlib.ExitStack):
         self.enter_context(self._progress)
         self._speak()
         if len(self._records) > 1:
-            self._log("what is shown of training is replica 0's")
+            self._log("the progress shown is that of replica 0")
         return self
 
     def _notes(self, record: _Record) -> list[str]:
@@ -193,7 +193,7 @@ class Recorder(contextlib.ExitStack):
             raise Diverged(why)
         self.diverged[number] = why
         layout.write_divergence(self._workdir, number, why)
-        self._say(number, f"{why} The others go on.")
+        self._say(number, f"{why} The other replicas continue.")
 
     def valid_state(self, state: TrainState) -> TrainState:
         """Return the state to save, with zeros for runs that diverged."""
@@ -232,8 +232,8 @@ class Recorder(contextlib.ExitStack):
         if not before:
             return []
         return [
-            f"train.duration was {', then '.join(before)}, and is {last}: schedules stretched under way, which"
-            " another run of this config would not do."
+            f"train.duration was {', then '.join(before)}, and is {last}: the schedules were stretched"
+            " during the run, unlike in a new run of this config."
         ]
 
     def results(

@@ -61,14 +61,14 @@ def program_of(
     if len(given) == 1:
         return single(prepare(given[0], devices, source=source))
     if jax.process_count() > 1:
-        raise ValueError(f"replicas train in one process; here are {jax.process_count()}.")
+        raise ValueError(f"replicas must train in one process; this run has {jax.process_count()}.")
     settings = list(map(configs.as_settings, given))
     differences = _differences(settings)
     devices = list(devices or jax.devices())
     first = prepare(settings[0], devices[:1], source=source)  # a replica's batch is not divided
     if not isinstance(first.source.train, data.Split):
         raise NotReplicas(
-            f"data.name={first.source.name!r} is streamed, and replicas share images in memory: take"
+            f"data.name={first.source.name!r} is streamed; replicas need images in memory: set"
             " data.stream=off, or train the runs one by one."
         )
     runs = [first, *(prepare(config, devices[:1], source=first.source) for config in settings[1:])]
@@ -81,7 +81,7 @@ def program_of(
     states = [jax.device_get(init_state(run.recipe, run.settings.seed)) for run in runs]
     for number, state in enumerate(states):
         if _shapes(state) != _shapes(states[0]):
-            raise NotReplicas(_no_replica(differences[number], "their states are of other shapes"))
+            raise NotReplicas(_no_replica(differences[number], "their states differ in shape"))
     lifted = _lift(runs, differences, states[0], mesh)
 
     def state_with(weights: Sequence[Weights | None]) -> TrainState:
@@ -132,7 +132,7 @@ def _lift(
         if lifted.differing[program]:
             continue
         if _same_bits(state, init_state(runs[number].recipe, runs[0].settings.seed)):
-            raise NotReplicas(_no_replica(differences[number], "no number of the step depends on it"))
+            raise NotReplicas(_no_replica(differences[number], "the step does not depend on it"))
     return lifted._replace(numbers=[column[np.array(of_replica)] for column in lifted.numbers])
 
 
@@ -248,7 +248,7 @@ def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
       ValueError: a leaf may not differ, or two configs are the same.
     """
     if len(given) < 2:
-        raise ValueError(f"replicas are two runs or more; here is {len(given)}.")
+        raise ValueError(f"replicas need at least two runs; given: {len(given)}.")
     names: dict[str, None] = {}
     every = [configs.leaves(settings) for settings in given]
     for other in every[1:]:
@@ -257,24 +257,24 @@ def _differences(given: Sequence[Settings]) -> list[dict[str, Any]]:
         values = [of_run.get(name) for of_run in every]
         if name != "seed" and any(name == part or name.startswith(f"{part}.") for part in SHARED):
             raise NotReplicas(
-                f"{name} is {' and '.join(dict.fromkeys(map(repr, values)))}: replicas differ in seed and in"
-                " numbers that the step reads; run the command once for each value of it."
+                f"{name} is {' and '.join(dict.fromkeys(map(repr, values)))}; replicas may differ in"
+                " the seed and in numbers of the step only: run the command once for each value."
             )
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-            raise NotReplicas(_no_replica({name: values[-1]}, "it is no number"))
+            raise NotReplicas(_no_replica({name: values[-1]}, "it is not a number"))
     differing = [{name: leaves[name] for name in names} for leaves in every]
     for number, one in enumerate(differing):
         if one in differing[:number]:
-            which = f"{layout.words([one])}: give each value once" if one else "nothing differs between them"
-            raise NotReplicas(f"two replicas are the same, {which}.")
+            which = f", {layout.words([one])}: list each value once" if one else ": set different seeds"
+            raise NotReplicas(f"two replicas are the same{which}.")
     return differing
 
 
 def _no_replica(difference: Mapping[str, Any], why: str) -> str:
     others = {name: value for name, value in difference.items() if name != "seed"}
     return (
-        f"{layout.words([others])} is no replica of the first ({why}): replicas differ in seed and in numbers that the"
-        " step reads; run the command once for each of the others' values."
+        f"{layout.words([others])} cannot be a replica of the first run ({why}); replicas may differ in"
+        " the seed and in numbers of the step only: run the command once for each value."
     )
 
 

@@ -58,7 +58,10 @@ def restored(
         if why := compatible(newest, (run, facts)):
             raise ValueError(why)
         if (was := configs.saved_settings(newest[1]["config"]).train.duration) != now:
-            report(f"train.duration was {was}, is {now}: schedules stretch to the new length from here on.")
+            report(
+                f"train.duration was {was}, is {now}: schedules are stretched to the new length from this"
+                " step."
+            )
     found = saved.restore(program.initial_state([None] * len(program.runs)), report)
     assert found is not None  # there are steps
     state, step, meta = found
@@ -82,17 +85,17 @@ def check_folders(program: Program, workdir: str | os.PathLike, start: int) -> N
     if len(program.runs) == 1:
         if others := layout.folders(workdir):
             raise ValueError(
-                f"{workdir} is a workdir of {len(others)} replicas ({layout.TABLE}), and this is a single run; choose"
-                " another --workdir."
+                f"{workdir} holds {len(others)} replicas ({layout.TABLE}), but this is a single run;"
+                " choose another --workdir."
             )
         return
     for number in range(len(program.runs)):
         place = layout.checkpoints(workdir, number)
         if (newest := max(checkpoint.steps_in(place), default=0)) > start:
             raise ValueError(
-                f"{place} holds step {newest}, of another run or of a replica that was trained further by itself,"
-                f" and the replicas of {workdir} go on from step {start}: move it away, or choose another"
-                " --workdir."
+                f"{place} holds step {newest}, of another run or of a replica that was trained on its"
+                f" own, but the replicas of {workdir} continue from step {start}: move it away, or"
+                " choose another --workdir."
             )
 
 
@@ -115,11 +118,12 @@ def _runs(step: int, had: Facts, run: Run, now: Facts) -> str:
         return ""
     if these is None and before is not None:
         return (
-            f"this workdir holds {len(before)} replicas, and this is a single run; choose another --workdir."
+            f"this workdir holds {len(before)} replicas, but this is a single run; choose another --workdir."
         )
     return (
-        f"this workdir holds {'a single run' if before is None else f'replicas of {layout.words(before)}'}, and"
-        f" these are replicas of {layout.words(these)}; choose another --workdir."
+        "this workdir holds"
+        f" {'a single run' if before is None else f'replicas of {layout.words(before)}'}, but these are"
+        f" replicas of {layout.words(these)}; choose another --workdir."
     )
 
 
@@ -127,8 +131,9 @@ def _length(step: int, had: Facts, run: Run, now: Facts) -> str:
     if step <= run.total_steps:
         return ""
     return (
-        f"train.duration is {run.settings.train.duration!r}, {run.total_steps} steps, and this workdir's run has done"
-        f" {step}: take at least as many, or begin another run in another --workdir."
+        f"train.duration is {run.settings.train.duration!r}, {run.total_steps} steps; it must be at"
+        f" least the {step} steps that this workdir's run has completed. For a new run choose another"
+        " --workdir."
     )
 
 
@@ -136,7 +141,8 @@ def _config(step: int, had: Facts, run: Run, now: Facts) -> str:
     wrong = configs.forbidden_changes(had["config"], now["config"])
     changes = "; ".join(f"{name} was {was!r}, is {value!r}" for name, (was, value) in wrong.items())
     return changes and (
-        f"this workdir's run has another config: {changes}. Take those back, or choose another --workdir."
+        f"the config differs from that of this workdir's run: {changes}. Undo these changes, or choose"
+        " another --workdir."
     )
 
 
@@ -144,8 +150,9 @@ def _number(step: int, had: Facts, run: Run, now: Facts) -> str:
     if had.get("examples", now["examples"]) == now["examples"]:
         return ""
     return (
-        f"data has {now['examples']:,} training images, and this workdir's run began with {had['examples']:,}: their"
-        " order and its epochs would be others. Bring the same images, or choose another --workdir."
+        f"data has {now['examples']:,} training images; this workdir's run began with"
+        f" {had['examples']:,}, and their order and epochs would change. Restore the same images, or"
+        " choose another --workdir."
     )
 
 
@@ -153,8 +160,8 @@ def _files(step: int, had: Facts, run: Run, now: Facts) -> str:
     if had.get("files") in (None, now["files"]):
         return ""
     return (
-        f"data has as many training images as this workdir's run began with, {now['examples']:,}, and not the same"
-        " files: their order would be another. Bring the same images, or choose another --workdir."
+        f"data has {now['examples']:,} training images, as many as this workdir's run began with, but"
+        " other files; their order would change. Restore the same images, or choose another --workdir."
     )
 
 
@@ -164,8 +171,8 @@ def _contents(step: int, had: Facts, run: Run, now: Facts) -> str:
     others = data.differing(run.source.train, now["contents"], had["contents"])
     first = ", ".join(others[:3]) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
     return first and (
-        f"data holds other pixels, labels or groups than this workdir's run began with: {first}. Bring back the"
-        " images of before, or begin another run in another --workdir."
+        f"data has other pixels, labels or groups than at the start of this workdir's run: {first}."
+        " Restore the earlier images, or choose another --workdir."
     )
 
 
@@ -175,9 +182,9 @@ def _storage(step: int, had: Facts, run: Run, now: Facts) -> str:
         return ""
     here, there = ("streamed" if it else "in memory" for it in (now["streamed"], streamed))
     return (
-        f"data would be {here}, and this workdir's run began with data {there}: views would be rounded otherwise."
-        f" Set data.stream={'on' if streamed else 'off'} or the data.memory_limit of before, or choose another"
-        " --workdir."
+        f"data is {here}, but this workdir's run began with data {there}, and views would be rounded"
+        f" differently. Set data.stream={'on' if streamed else 'off'} or the earlier data.memory_limit,"
+        " or choose another --workdir."
     )
 
 

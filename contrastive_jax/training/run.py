@@ -65,18 +65,18 @@ def source_of(
         try:
             return load(Section("data", name, function, options))
         except (ValueError, FileNotFoundError) as error:
-            raise type(error)(f"compose.digits={name!r}: {error}") from None
+            raise type(error)(f"compose.digits is {name!r}: {error}") from None
 
     if validation and getattr(composed.function, "draws_all", False):
         raise ValueError(
-            f"data.validation is {validation}; compose.name={composed.name} uses no images of data and draws its own"
-            " test images: take 0."
+            f"data.validation is {validation}; it must be 0 with compose.name={composed.name}, which"
+            " uses no images of data and draws its own test images."
         )
     source = load(stored)
     if not isinstance(source, data.Source):
         raise ValueError(
-            f"data.name={stored.name!r} returned a {type(source).__name__}; it must return a data set,"
-            " see contrastive_jax.data.from_arrays."
+            f"data.name={stored.name!r} returned a {type(source).__name__}; it must return a data set"
+            " (see contrastive_jax.data.from_arrays)."
         )
     return composed(source, another)
 
@@ -115,7 +115,8 @@ def check_ids(settings: Settings, source: data.Source) -> None:
     for name, values in ids.items():
         if wrong := [value for value in values if not 0 <= value < vocabulary]:
             raise ValueError(
-                f"encoder.vocabulary is {vocabulary}; ids lie from 0 to {vocabulary - 1}, and {name} has {wrong[0]}."
+                f"encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
+                f" {name} contains {wrong[0]}."
             )
 
 
@@ -169,19 +170,20 @@ def prepare(
     examples, batch_size = len(source.train), settings.train.batch_size
     if examples < 2:
         raise ValueError(
-            f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; a contrast"
+            f"data.name={source.name!r} has {examples} training image{'' if examples == 1 else 's'}; it"
             " needs at least 2."
         )
     if batch_size > examples:
         raise ValueError(
-            f"train.batch_size is {batch_size}; it must be at most {examples}, the examples there are."
+            f"train.batch_size is {batch_size}; it must be at most {examples}, the number of training"
+            " examples."
         )
     parts = settings.train.microbatches
     if batch_size % (mesh.size * parts):
         share = f"the {mesh.size} devices" + (f" and {parts} micro-batches" if parts > 1 else "")
         raise ValueError(
-            f"train.batch_size is {batch_size}; {share} share it equally, so take"
-            f" a multiple of {mesh.size * parts}."
+            f"train.batch_size is {batch_size}; it must be a multiple of {mesh.size * parts}, to be"
+            f" divided among {share}."
         )
 
     def steps(option: str, text: str) -> int:
@@ -220,7 +222,9 @@ def prepare(
     looks = steps("evaluate.every", settings.evaluate.every)
     for column in settings.evaluate.look if looks else ():
         if column not in settings.evaluators:
-            raise ValueError(f"evaluate.look names {column!r}. {near(column, settings.evaluators)}")
+            raise ValueError(
+                f"evaluate.look contains {column!r}, which is unknown. {near(column, settings.evaluators)}"
+            )
     evaluators.resized(
         settings.augment.options, settings.evaluate.size, recipe.network, source.train.example
     )  # raises if it does not fit the encoder

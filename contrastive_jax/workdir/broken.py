@@ -64,9 +64,7 @@ def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
         for name in OURS:
             path = folder / name
             if path.is_dir() and not path.is_symlink():
-                report(
-                    f"{path} is a folder, and a file is written there: it was renamed to {set_aside(path).name}."
-                )
+                report(f"{path} is a folder in place of a file; it was renamed to {set_aside(path).name}.")
             elif name in RESULTS and path.is_file():
                 try:
                     read_json(path, dict)
@@ -108,4 +106,4 @@ def _restore(
             if isinstance(meta.get(key), kind) and (key != "config" or "replicas" not in meta):
                 aside = set_aside(path)
                 write_json(path, meta[key])
-                report(f"{error} It was renamed to {aside.name} and written anew from the newest checkpoint.")
+                report(f"{error} It was renamed to {aside.name} and restored from the newest checkpoint.")

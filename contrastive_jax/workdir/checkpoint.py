@@ -119,7 +119,7 @@ def _describe(state: PyTree) -> dict[str, str]:
             described[path] = EMPTY
         elif not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
             raise TypeError(
-                f"{path} of the state is a {type(leaf).__name__}; a checkpoint holds jax arrays only"
+                f"{path} of the state is a {type(leaf).__name__}; a checkpoint can hold jax arrays only"
             )
         elif jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.extended):
             raise TypeError(f"{path} of the state is {leaf.dtype}; store jax.random.key_data of it instead")
@@ -150,7 +150,7 @@ class Checkpoints:
 
     def __init__(self, directory: Any, *, keep_last: int = 3, keep_every: int = 0, read_only: bool = False):
         if keep_last < 1:
-            raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 survive damage)")
+            raise ValueError(f"checkpoint.keep_last is {keep_last}; it must be at least 1 (3 are safer)")
         if keep_every < 0:
             raise ValueError(
                 f"checkpoint.keep_every is {keep_every}; it must be 0 (none) or a number of steps"
@@ -227,9 +227,9 @@ class Checkpoints:
         self._remove_unfinished(step)
         good = max((other for other in self.steps() if other != step), default=None)
         return NotWritten(
-            f"the checkpoint of step {step} could not be written to {self.directory} ({_brief(error)}). Last good"
-            f" checkpoint: {'none' if good is None else f'step {good}'}; once the cause is mended, the same command"
-            " goes on from there."
+            f"the checkpoint of step {step} could not be written to {self.directory} ({_brief(error)})."
+            f" Last good checkpoint: {'none' if good is None else f'step {good}'}; once the cause is"
+            " removed, repeat the command to resume from it."
         )
 
     def _remove_unfinished(self, step: int | None) -> None:
@@ -286,10 +286,11 @@ class Checkpoints:
         like :meth:`restore`.
         """
         if not self.steps():
-            raise FileNotFoundError(f"{self.directory} holds no checkpoint")
+            raise FileNotFoundError(f"{self.directory} has no checkpoint")
         if step is not None and step not in self.steps():
             raise FileNotFoundError(
-                f"{self.directory} holds no checkpoint of step {step}; it has {', '.join(map(str, self.steps()))}"
+                f"{self.directory} has no checkpoint of step {step}; it has"
+                f" {', '.join(map(str, self.steps()))}"
             )
         names = tuple(names)
         sharding = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -334,14 +335,14 @@ class Checkpoints:
                         f"The checkpoint of step {worse} is damaged ({reason}){place}; restored step {step}."
                     )
                 return record
-            damaged[step] = trouble or "another process could not read it"
+            damaged[step] = trouble or "another process cannot read it"
         if self._read_only and not among and distributed.on_all(self._moved_on(steps)):
             return self._newest_intact(read, report)
         reasons = "; ".join(f"step {step}: {reason}" for step, reason in damaged.items())
         which = "the checkpoint" if among else "every checkpoint"
         raise DamagedCheckpoints(
-            f"{which} in {self.directory} is damaged and none was touched ({reasons});"
-            " put back a copy, or move them away to begin anew"
+            f"{which} in {self.directory} is damaged ({reasons}), and the files are unchanged; restore"
+            " them from a copy, or move them away to start again"
         )
 
     def _moved_on(self, steps: list[int]) -> bool:
@@ -370,9 +371,9 @@ class Checkpoints:
             record = json.loads((self.directory / str(step) / "meta" / "metadata").read_text())
             intact = record.pop("checksum") == _checksum(record)
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise _Damaged(f"its meta cannot be read: {_brief(error)}") from error
+            raise _Damaged(f"its metadata cannot be read: {_brief(error)}") from error
         if not intact:
-            raise _Damaged("its meta was altered")
+            raise _Damaged("its metadata was changed")
         return record
 
     def _read_arrays(self, step: int, like: PyTree, record: dict[str, Any], *, partial: bool) -> PyTree:
@@ -381,8 +382,8 @@ class Checkpoints:
         wide = [path for path, kind in _describe(like).items() if kind.partition("[")[0] in WIDE]
         if wide and not jax.config.read("jax_enable_x64"):
             raise ValueError(
-                f"the checkpoint of step {step} in {self.directory} holds {record['leaves'][wide[0]]}"
-                f" ({_list(wide)}): set JAX_ENABLE_X64=1 to read it."
+                f"the checkpoint of step {step} in {self.directory} has 64-bit arrays,"
+                f" {record['leaves'][wide[0]]} ({_list(wide)}): set JAX_ENABLE_X64=1 to read it."
             )
         first = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         target = jax.tree.map(
@@ -402,7 +403,7 @@ class Checkpoints:
         expected = record["fingerprints"]
         differ = [path for path, value in _inspect(state)[0].items() if value != expected[path]]
         if differ:
-            raise _Damaged(f"the bits of {_list(differ)} differ from those that were saved")
+            raise _Damaged(f"{_list(differ)} differ from the saved arrays")
         return state
 
 
@@ -457,11 +458,12 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
     if "://" not in str(directory):
         path = path.absolute()  # orbax requires it
     if path.exists() and not path.is_dir():
-        raise NotADirectoryError(f"{path} is a file; checkpoints need a directory")
+        raise NotADirectoryError(f"{path} is a file; it must be a directory of checkpoints")
     if read_only:
         if not path.exists():
             raise FileNotFoundError(
-                f"there is no checkpoint directory {path}; name the workdir of a run that has saved one"
+                f"there is no checkpoint directory {path}; give the workdir of a run that has saved a"
+                " checkpoint"
             )
         return path
     trial = path / f".writable-{jax.process_index()}"
@@ -524,7 +526,7 @@ def _seal(meta: dict[str, Any], leaves: dict[str, str], fingerprints: dict[str, 
     try:
         record = json.loads(json.dumps(record))
     except TypeError as error:
-        raise TypeError(f"the meta of a checkpoint must be JSON: {error}") from error
+        raise TypeError(f"the metadata of a checkpoint must be JSON: {error}") from error
     return record | {"checksum": _checksum(record)}
 
 
@@ -544,9 +546,9 @@ def _check_structure(saved: dict[str, str], expected: dict[str, str], step: int)
     if paths:
         first = paths[0]
         raise ValueError(
-            f"the checkpoint of step {step} holds another state than this run: {first} is"
-            f" {saved.get(first, 'absent')} there and {expected.get(first, 'absent')} here"
-            + (f" ({len(paths)} leaves differ)" if len(paths) > 1 else "")
+            f"the checkpoint of step {step} does not match the state of this run: {first} is"
+            f" {saved.get(first, 'absent')} in the checkpoint and {expected.get(first, 'absent')} in the"
+            " run" + (f" ({len(paths)} leaves differ)" if len(paths) > 1 else "")
         )
 
 

@@ -52,9 +52,9 @@ def _safe(workdir: str | os.PathLike, full: bool) -> str:
     """Return the last complete checkpoint, if any, and the next step for the user, as text."""
     folder = pathlib.Path(workdir, "checkpoints")
     steps = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()] if folder.is_dir() else []
-    advice = f"{'make room or raise the quota, and give' if full else 'give'} the same command again"
+    advice = f"{'make room or raise the quota, and repeat' if full else 'repeat'} the command"
     if steps:
-        return f"Its checkpoint of step {max(steps)} is whole: {advice}; it goes on from there."
+        return f"The run's checkpoint of step {max(steps)} is complete: {advice} to resume from it."
     return f"{advice[0].upper()}{advice[1:]}."
 
 
@@ -79,7 +79,7 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
             free = ", ".join(
                 f"{place} has {size(room[0])} free" for place in places if (room := _room(place))
             )
-            return f"A disk or a quota is full ({reason}), and the error names no file ({free})."
+            return f"A disk or a quota is full ({reason}), but the error does not name the file ({free})."
         place = empty[0]
     else:
         inside = [place for place in places if file.is_relative_to(place)]
@@ -87,7 +87,7 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
     what = places.get(place, f"the disk of {file}")
     room = _room(place)
     if room and room[1] == 0 and room[0] > 2**20:
-        reason += "; it has room and no inode left, which each file takes"
+        reason += "; it has free space but no free inodes, and each file needs one"
     return f"{what} is full ({reason})."
 
 

@@ -43,12 +43,12 @@ def read_json(path: str | os.PathLike, kind: type = object) -> Any:
         ValueError,
         RecursionError,
     ) as error:  # also for text that is not UTF-8, and for deeply nested values
-        why = f"it is no JSON ({_short(error)})" if text else "it is empty"
+        why = f"it is not JSON ({_short(error)})" if text else "it is empty"
         raise Broken(f"{path} is broken: {why}.") from None
     if not isinstance(value, kind):
         names: dict[type, str] = {dict: "an object", list: "a list"}
         raise Broken(
-            f"{path} is broken: {names[kind]} is expected, and it holds {_short(json.dumps(value))}."
+            f"{path} is broken: it must hold {names[kind]}, and it holds {_short(json.dumps(value))}."
         )
     return value
 

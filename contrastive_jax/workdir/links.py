@@ -32,8 +32,9 @@ def check_links(workdir: str | os.PathLike) -> None:
                     target = os.path.realpath(entry.path)
                     if not f"{target}/".startswith(f"{root}/"):
                         raise OSError(
-                            f"{entry.path} is a link to {target}, outside of the workdir: writing there could replace a"
-                            " file of yours. Remove the link, or choose another --workdir."
+                            f"{entry.path} is a link to {target}, outside the workdir: writing there"
+                            " could replace another of your files. Remove the link, or choose another"
+                            " --workdir."
                         )
                 elif entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)

@@ -110,11 +110,11 @@ def _taken_over(path: pathlib.Path) -> str:
     """Return a message about the previous holder; a holder on another host may still be running."""
     there, here = _held_by(path).get("host"), socket.gethostname()
     if there in (None, here):
-        return f"took over the lock of {_holder(path)}, which is gone."
+        return f"took over the lock of {_holder(path)}, which has ended."
     return (
-        f"took over the lock of {_holder(path)}: it is free as seen from {here}, but whether that process still runs"
-        f" cannot be seen from here. If it does, and this is a file system without locks between hosts, stop one of"
-        " the two."
+        f"took over the lock of {_holder(path)}: the lock is free on {here}, but that process may still"
+        " run on its host. If it does, and the file system has no locks between hosts, stop one of the"
+        " two."
     )
 
 
@@ -135,7 +135,8 @@ def check_room(workdir: str | os.PathLike, checkpoint: int, kept: int, there: in
     free, needed = shutil.disk_usage(workdir).free, checkpoint * max(1, kept + 1 - there)
     if free < needed:
         raise OSError(
-            f"the disk of {workdir} has {size(free)} free; a checkpoint of this run takes {size(checkpoint)}, and"
-            f" checkpoint.keep_last={kept} of them and the one being written are there at once. Make room for"
-            f" {size(needed - free)}, lower checkpoint.keep_last, or choose another --workdir."
+            f"the disk of {workdir} has {size(free)} free; a checkpoint of this run takes"
+            f" {size(checkpoint)}, and the disk must hold checkpoint.keep_last={kept} of them and the"
+            f" one being written. Free {size(needed - free)} more, lower checkpoint.keep_last, or choose"
+            " another --workdir."
         )

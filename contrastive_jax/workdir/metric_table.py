@@ -27,130 +27,143 @@ class Metric(NamedTuple):
 PANELS = ("curves", "diagnostics")
 _C = "percentile (5, 50, 95) over queries of the contrast c, without a margin."
 _W = "percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's gradient."
-_SINCE = "share of the time since the last log point in which"
+_SINCE = "share of the time since the last log point"
 
 METRICS = {
-    "step": Metric("steps done; the other numbers of the line are of the last of them."),
-    "epoch": Metric("epochs done."),
-    "loss": Metric("what is minimised, but for the online probe's part.", "loss", "curves", column="loss"),
-    "loss/<name>": Metric("this term of it, unweighted."),
+    "step": Metric("number of completed steps; the other metrics of the line belong to the last of them."),
+    "epoch": Metric("number of completed epochs."),
+    "loss": Metric("training loss, without the online probe's loss.", "loss", "curves", column="loss"),
+    "loss/<name>": Metric("this term of the loss, unweighted."),
     "info_nce": Metric(
-        "InfoNCE at the step's tau, without a margin, whatever the loss.", "InfoNCE", "curves", "nats", "InfoNCE"
+        "InfoNCE at the step's tau, without a margin, for any training loss.", "InfoNCE", "curves", "nats", "InfoNCE"
     ),
     "contrast_accuracy": Metric(
-        "share of queries whose positive beats every negative.", "accuracy of the contrast", "curves", column="pair acc"
+        "share of queries whose positive beats every negative.",
+        "accuracy of the contrast", "curves", column="pair acc"
     ),
-    "tau": Metric("the temperature.", "temperature", "curves", column="tau"),
+    "tau": Metric("temperature.", "temperature", "curves", column="tau"),
     "ess": Metric(
         "effective sample size of the negatives' weights, as a share of their number, see effective_sample_size.",
         "effective sample size / negatives", "curves", column="ESS",
     ),
     "kl_uniform": Metric(
-        "divergence of the negatives' weights from uniform ones, log K minus their entropy; e^-KL is a share of the"
-        " negatives beside the ESS, see kl_from_uniform.", "KL of the negatives' weights", "diagnostics", "nats",
+        "divergence of the negatives' weights from uniform weights, log K minus their entropy; e^-KL"
+        " is an effective share of the negatives like the ESS, see kl_from_uniform.",
+        "KL of the negatives' weights", "diagnostics", "nats",
     ),
     "probe_accuracy": Metric(
-        "top-1 of the online probe on the augmented views, where an image has one label.",
+        "top-1 of the online probe on the augmented views, if an image has one label.",
         "online probe, accuracy", "curves",
     ),
-    "probe_loss": Metric("cross-entropy of the online probe; 0 where there is none.", unit="nats"),
-    "learning_rate": Metric("of this step.", "learning rate", "curves"),
+    "probe_loss": Metric("cross-entropy of the online probe; 0 without a probe.", unit="nats"),
+    "learning_rate": Metric("learning rate of this step.", "learning rate", "curves"),
     "gradient_norm": Metric(
-        "of all parameters together before clipping, the online probe's too, which is clipped apart.",
+        "norm of the gradient of all parameters before clipping, including the online probe, which is"
+        " clipped separately.",
         "gradient norm", "curves", logarithmic=True,
     ),
-    "eval/<column>_top1": Metric("accuracy on the test images by this column of the evaluators."),
+    "eval/<column>_top1": Metric("accuracy of this evaluator on the test images."),
     "eval/<column>_map_11_point": Metric(
-        "of sets with several labels an image: the 11-point mean average precision."
+        "11-point mean average precision of this evaluator on the test images, for data with several"
+        " labels per image."
     ),
-    "eval/<column>_<number>": Metric("of a column that gives no accuracy: each of its numbers."),
+    "eval/<column>_<number>": Metric("each number of an evaluator that returns no accuracy."),
     "w_p50": Metric(_W, "W: 5, 50, 95 % of the queries", "diagnostics", band=("w_p05", "w_p95")),
     "w_p05": Metric(_W),
     "w_p95": Metric(_W),
     "query_ess": Metric(
-        "effective sample size of the queries' W over the batch, as a share of their number: 1 where InfoNCE weighs all"
-        " alike, see query_effective_sample_size.", "effective sample size of W / queries", "diagnostics",
+        "effective sample size of the queries' W over the batch, as a share of their number: 1 if"
+        " InfoNCE weights all equally, see query_effective_sample_size.",
+        "effective sample size of W / queries", "diagnostics",
     ),
     "c_p50": Metric(_C, "contrast c: 5, 50, 95 % of the queries", "diagnostics", band=("c_p05", "c_p95")),
     "c_p05": Metric(_C),
     "c_p95": Metric(_C),
     "c_quantiles": Metric(
-        "a list, the histogram of the contrasts c at the step's tau, without a margin, where diagnostics.quantiles is"
-        " not 0; that of W is sigmoid of it, as W rises with c."
+        "quantiles of the contrasts c at the step's tau, without a margin, as a list, if"
+        " diagnostics.quantiles is not 0; their sigmoids are the quantiles of W, which rises with c."
     ),
     "mi_estimate": Metric(
-        "what InfoNCE says of the mutual information of the views, log(K + 1) - info_nce.",
+        "InfoNCE estimate of the mutual information of the views, log(K + 1) - info_nce.",
         "mutual information, this batch's estimate", "diagnostics", "nats",
     ),
     "mi_floor": Metric(
-        "information that the two views of an image share whatever is learnt: the entropy of the integers that RandBit"
-        " drew for the training images; rand_bit and binary only.", unit="nats",
+        "information that the two views of an image always share: the entropy of the integers that"
+        " RandBit drew for the training images; rand_bit and binary only.", unit="nats",
     ),
     "contrast_entropy": Metric(
-        "mean entropy of the softmax over positive and negatives, without a margin; log(1 + K) where nothing is told"
-        " apart.", "entropy of the contrast", "diagnostics", "nats",
+        "mean entropy of the softmax over positive and negatives, without a margin; log(1 + K) if all"
+        " scores are equal.", "entropy of the contrast", "diagnostics", "nats",
     ),
     "ess_with_positive": Metric(
-        "effective sample size of the negatives and the positive, which is what InfoNCE weighs.",
+        "effective sample size over the negatives and the positive, the softmax of InfoNCE, as a share"
+        " of their number.",
         "effective sample size with the positive", "diagnostics",
     ),
     "alignment": Metric("mean score of the positives.", "alignment: mean score of the positives", "diagnostics"),
     "uniformity": Metric(
-        "of the normalised projections of the first view, see uniformity; lower is more uniform.",
+        "uniformity of the normalised projections of the first view, see uniformity; lower is more uniform.",
         "uniformity", "diagnostics",
     ),
     "effective_rank": Metric(
-        "how many directions the normalised projections vary in, see effective_rank.", "effective rank", "diagnostics"
+        "effective number of directions in which the normalised projections vary, see effective_rank.",
+        "effective rank", "diagnostics"
     ),
     "rankme": Metric(
-        "effective rank of the batch's projections as they are, see spectral_entropy_rank, where diagnostics.rankme.",
+        "effective rank of the batch's projections, not normalised, see spectral_entropy_rank, if"
+        " diagnostics.rankme.",
         "RankMe", "diagnostics",
     ),
     "embedding_std": Metric(
-        "standard deviation of the normalised projections over the batch, the mean over dimensions, times sqrt(D): 1"
-        " for a uniform sphere, 0 when all embeddings are the same (collapse).", "embedding std", "diagnostics",
+        "standard deviation of the normalised projections over the batch, averaged over dimensions,"
+        " times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).",
+        "embedding std", "diagnostics",
     ),
     "embedding_largest": Metric(
-        "largest absolute entry of the projections as they are: the gradient of a cosine shrinks as it grows.",
+        "largest absolute entry of the projections, not normalised; the gradient of a cosine shrinks"
+        " as it grows.",
         "largest entry of the embeddings", "diagnostics",
     ),
     "saturated": Metric(
-        "share of queries whose W, with the margin, a cross-entropy of logits in the network's dtype would round to 0:"
-        " up to 3e-8 in float32, 0.002 in bfloat16. The losses here do not round it; little is learnt from these.",
-        "queries of next to no weight", "diagnostics",
+        "share of queries whose W, with the margin, is so small that a cross-entropy of logits in the"
+        " network's dtype would round it to 0: up to 3e-8 in float32, 0.002 in bfloat16. The losses of"
+        " this package do not round it, but these queries contribute little.",
+        "queries with almost no weight", "diagnostics",
     ),
-    "negatives": Metric("mean number of negatives of a query."),
+    "negatives": Metric("mean number of negatives per query."),
     "query_gradient_norm": Metric(
-        "mean over queries of |dL/dq|, of the losses that compare (EqCo, figure 4); keys held fixed.",
+        "mean over queries of |dL/dq| of the contrastive losses, with the keys held fixed (EqCo, figure 4).",
         "gradient of a query: mean ± std", "diagnostics", band=("query_gradient_norm_std",),
     ),
-    "query_gradient_norm_std": Metric("standard deviation over queries of that norm."),
+    "query_gradient_norm_std": Metric("standard deviation of that norm over queries."),
     "gradient_snr": Metric(
-        "mean over the parameters of |mean| / std of their gradient, where gradient_snr.decay is not 0.",
+        "mean over the parameters of |mean| / std of their gradient, if gradient_snr.decay is not 0.",
         "gradient SNR, mean over parameters", "diagnostics",
     ),
     "gradient_snr_std": Metric(
-        "standard deviation over the parameters of that ratio.", "gradient SNR, std over parameters", "diagnostics"
+        "standard deviation of that ratio over the parameters.", "gradient SNR, std over parameters", "diagnostics"
     ),
     "replaced": Metric(
-        "corrupt records that another image stood in for so far, of all processes; streamed data only."
+        "number of corrupt records that were replaced by another image, over all processes; streamed"
+        " data only."
     ),
-    "timing.seconds": Metric("since this process began to train.", unit="s"),
+    "timing.seconds": Metric("seconds since this process began to train.", unit="s"),
     "timing.images_per_second": Metric(
-        "over the latest log points, without pauses; absent until it is known.", column="images/s"
+        "training images per second over the latest log points, without pauses; absent until known.", column="images/s"
     ),
     "timing.utilisation": Metric(
-        "of the devices at that rate: FLOPs that the network needs over the published peak of their kind and dtype;"
-        " absent until the rate is known, and on devices without such a peak, as CPUs."
+        "utilisation of the devices at that rate: FLOPs that the network needs, divided by the"
+        " published peak of the device and dtype; absent until the rate is known, and on devices"
+        " without a published peak, such as CPUs."
     ),
     "timing.lost_to_data": Metric(
-        f"{_SINCE} the next batch was waited for, and the device had nothing to do by the end of it."
+        f"{_SINCE} spent waiting for the next batch, counting only waits that left the device idle."
     ),
-    "timing.lost_to_evaluation": Metric(f"{_SINCE} evaluations ran."),
+    "timing.lost_to_evaluation": Metric(f"{_SINCE} spent on evaluations."),
     "timing.lost_to_checkpoint": Metric(
-        f"{_SINCE} a checkpoint was begun; writing it goes on beside training."
+        f"{_SINCE} spent on starting checkpoints; they are written during training."
     ),
-    "alarm/<name>": Metric("1 where this alarm rings, absent elsewhere."),
+    "alarm/<name>": Metric("1 while this alarm is active, else absent."),
 }  # fmt: skip
 
 

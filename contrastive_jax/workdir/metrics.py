@@ -104,7 +104,7 @@ class Logbook:
         reserved = {"step", "epoch", "timing"} & set(metrics)
         if reserved:
             raise ValueError(
-                f"A metric cannot be called {sorted(reserved)[0]!r}: the record has such a field."
+                f"A metric cannot be called {sorted(reserved)[0]!r}: every record has a field of that name."
             )
         metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
         numbers = {name: _numbers_of(name, value) for name, value in metrics.items()}
@@ -133,8 +133,8 @@ class Logbook:
             same = False
         if not same:
             raise OSError(
-                f"{path} was removed or replaced while the run wrote to it: nothing since is saved in {path.parent}."
-                " Keep workdirs in place while they train, and give the same command again."
+                f"{path} was removed or replaced while the run wrote to it: later results are not saved"
+                f" in {path.parent}. Keep a workdir in place during training, and repeat the command."
             )
 
     def close(self) -> None:
@@ -201,20 +201,20 @@ def read_metrics(
     """
     if several := replicas.folders(workdir):
         raise FileNotFoundError(
-            f"{workdir} holds {len(several)} replicas; name the folder of one, {several[0]}."
+            f"{workdir} holds {len(several)} replicas; give the folder of one replica, such as {several[0]}."
         )
     path = pathlib.Path(workdir, METRICS)
     records, wrong = _records(path)
     if wrong and report is None:
-        raise Broken(f"{path}, line {wrong[0]}, is not a record of metrics: move the file away.")
+        raise Broken(f"{path}, line {wrong[0]}: not a record of metrics. Move the file away.")
     if wrong and report is not None:
-        report(f"{_lines(path, wrong)}, and left out.")
+        report(f"{_lines(path, wrong)}; left out.")
     return [numbers(record) for record in records]
 
 
 def _lines(path: pathlib.Path, wrong: list[int]) -> str:
     more = f" and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-    return f"{path}, line {wrong[0]}{more}: no record of metrics"
+    return f"{path}, line {wrong[0]}{more}: not a record of metrics"
 
 
 def _records(path: pathlib.Path) -> tuple[list[dict], list[int]]:
@@ -246,7 +246,7 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
     """Remove records after ``start_step`` from the file; return step and names of each record that stays."""
     if not path.exists():
         if start_step:
-            report(f"{path} is gone: the metrics of the {start_step:,} steps before are lost.")
+            report(f"{path} is missing: the metrics of the first {start_step:,} steps are lost.")
         return set()
     whole: dict[tuple, Mapping[str, Any]] = {}
     records, wrong = _records(path)
@@ -259,9 +259,9 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
             whole.setdefault(_identity(record), record)
     steps = [step for step, _ in whole]
     if start_step and not steps:
-        report(f"{path} holds no record of the {start_step:,} steps before: their metrics are lost.")
+        report(f"{path} has no record of the first {start_step:,} steps: their metrics are lost.")
     elif start_step and start_step - max(steps) > _usual_gap(steps):
-        report(f"{path} ends at step {max(steps):,}: the metrics of the steps up to {start_step:,} are lost.")
+        report(f"{path} ends at step {max(steps):,}: the metrics from there to step {start_step:,} are lost.")
     text = b"".join(map(_line, whole.values()))
     if text != path.read_bytes():
         with replacing(path) as temporary:
@@ -306,5 +306,5 @@ def _numbers_of(name: str, value: Any) -> bool | int | float | list:
     if array.ndim == 1 and array.size > 1:
         return [_numbers_of(name, item) for item in array]
     if array.size != 1 or array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        raise ValueError(f"The metric {name!r} is {value!r}: a metric is one number, or a list of them.")
+        raise ValueError(f"The metric {name!r} is {value!r}; it must be one number, or a list of numbers.")
     return float(array.reshape(())) if array.dtype.kind not in "biu" else array.reshape(()).item()

@@ -16,7 +16,10 @@ def check_steps(steps: Sequence[int]) -> None:
     """
     whole = len(steps) == 2 and all(isinstance(step, int) for step in steps)
     if not whole or not 0 <= steps[0] <= steps[1]:
-        raise ValueError(f"profile.steps is {steps!r}; it must be the first step and the one to end before.")
+        raise ValueError(
+            f"profile.steps is {steps!r}; it must be two whole numbers, the first step and the step after"
+            " the last."
+        )
 
 
 class Profile:

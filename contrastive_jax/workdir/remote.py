@@ -111,13 +111,13 @@ def check_reachable(workdir: str | os.PathLike) -> None:
     if isinstance(error, KeyError | ImportError):  # unknown kind of store; missing library
         kind = str(workdir).partition("://")[0]
         raise ValueError(
-            f"--workdir={str(workdir)!r}: {kind}:// cannot be read here ({error}). For gs:// pip install"
-            " 'contrastive_jax[gcs]'; else take a folder."
+            f"--workdir={str(workdir)!r}: {kind}:// cannot be read ({error}). For gs:// pip install"
+            " 'contrastive_jax[gcs]'; else use a folder."
         ) from None
     if error is not None:
         raise ConnectionError(
-            f"--workdir={str(workdir)!r} cannot be reached ({str(error) or type(error).__name__}): look at the network,"
-            " the name and the credentials, or take a folder."
+            f"--workdir={str(workdir)!r} cannot be reached ({str(error) or type(error).__name__}):"
+            " check the network, the name and the credentials, or use a folder."
         ) from error
 
 

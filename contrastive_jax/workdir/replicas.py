@@ -43,7 +43,7 @@ def differences(workdir: str | os.PathLike) -> list[dict[str, Any]]:
         return []
     table = read_json(file, list)
     if not all(isinstance(row, dict) and row for row in table):
-        raise Broken(f"{file} is broken: an object of options is expected for each replica.")
+        raise Broken(f"{file} is broken: it must hold an object of options for each replica.")
     return table
 
 
@@ -75,7 +75,7 @@ def divergence(workdir: str | os.PathLike, number: int) -> str | None:
     try:
         return str(read_json(file, dict)["diverged"])
     except (Broken, KeyError):  # the file exists, so the replica diverged
-        return f"{file} is broken: why it diverged is not known"
+        return f"{file} is broken: the cause of the divergence is unknown"
 
 
 def forget_divergence(workdir: str | os.PathLike, number: int) -> None:

@@ -99,7 +99,7 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
             rows.append(own | {"row": "diverged"})
             continue
         if not result and not (run / "result.json").is_file():
-            raise FileNotFoundError(f"{run} has no result.json: its run has not ended.")
+            raise FileNotFoundError(f"{run} has no result.json: the run has not ended.")
         result = result or read_json(run / "result.json", dict)
         own["step"] = result.get("step")
         for row, columns in tables(result).items():

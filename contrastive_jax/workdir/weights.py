@@ -75,7 +75,7 @@ def load(path: str | os.PathLike) -> Weights:
         _check_shapes(params)
         _check_statistics(state)
     except (ValueError, RecursionError) as error:  # RecursionError: metadata that is nested too deep
-        raise ValueError(f"{path} holds no ResNet in torchvision's naming: {error}") from None
+        raise ValueError(f"{path} is not a ResNet with torchvision's names: {error}") from None
     return Weights(params, stats, about)
 
 
@@ -91,12 +91,12 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
     for name, array in state.items():
         layer, _, leaf = name.rpartition(".")
         if leaf != "num_batches_tracked" and not np.issubdtype(array.dtype, np.floating):
-            raise ValueError(f"its {name} is {array.dtype}; weights are floating numbers.")
+            raise ValueError(f"its {name} is {array.dtype}; weights must be floating.")
         if leaf == "bias" and layer != "fc":
             for other in ("weight", "running_mean", "running_var"):
                 beside = state.get(f"{layer}.{other}")
                 if beside is None or np.shape(beside) != array.shape:
-                    raise ValueError(f"{layer} lacks {other}, or has it in another shape.")
+                    raise ValueError(f"its {layer} has no {other}, or one of another shape.")
 
 
 def architecture(params: PyTree) -> dict[str, Any]:
@@ -114,7 +114,9 @@ def architecture(params: PyTree) -> dict[str, Any]:
     bottleneck = "conv3" in params.get("group1_block0", {})
     depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
     if not depths or "stem_conv" not in params:
-        raise ValueError(f"it has {blocks or 'no'} residual blocks in its groups.")
+        raise ValueError(
+            f"it has {blocks or 'no'} residual blocks in its groups, which matches no known ResNet."
+        )
     height, _, _, channels = np.shape(params["stem_conv"]["kernel"])
     extra = not bottleneck and "shortcut_conv" in params["group1_block0"]
     return {

@@ -129,8 +129,7 @@ def assumed_by_tables() -> dict[str, dict[tuple[str, str], list[str]]]:
     found: dict[str, dict[tuple[str, str], list[str]]] = {}
     for name in all_tables():
         _, paper, table = name.split(".")
-        for what, choice in table_of(name).ASSUMED.items():
-            choice = choice if isinstance(choice, str) else ": ".join(map(str, choice))  # (value, source)
+        for what, choice in table_of(name).assumed.items():
             found.setdefault(paper, {}).setdefault((what, choice), []).append(table)
     return found
 
@@ -141,7 +140,7 @@ def assumptions() -> str:
         "# Assumptions",
         "",
         "What the papers do not print, our choice, and where it is from: of the configs (`configs/*.py`, their",
-        "docstrings) and of the tables (`ASSUMED` of `experiments/<paper>/*.py`). This page is made of both.",
+        "docstrings) and of the tables (`assumed` of `experiments/<paper>/*.py`). This page is made of both.",
         "",
         "## Configs",
         "",

@@ -194,7 +194,7 @@ TABLE: dict[str, list[Row]] = {
             name="SupCon",
             source="Khosla et al., 2020",
             form="softplus(c) + logsumexp_p(x) - mean_p(x)",
-            equals="InfoNCE of several positives, outside or inside of the logarithm",
+            equals="InfoNCE of several positives, outside or inside the logarithm",
             ours='contrastive_loss(a, b, "info_nce", tau, positives=classes, summation="out")',
             code="HobbitLong/SupContrast@66a8fe53",
             golden="supcon_supcontrast",
@@ -561,8 +561,8 @@ candidate, $s_+$ that with its positive, and $x = s / \\tau$. A query with $K$ n
 $c = \\log \\sum_j e^{x_j - x_+}$, and $W$ is the sigmoid of $c$. "sg" stops the gradient. A transform $\\phi$ takes the
 place of $x$.
 
-"Here" has two entries. The first is an expression, one value a query, of two views `a` and `b`, a temperature `tau`,
-`both` views one below the other with their `classes`, further embeddings `queue`, one number a query `log_u` and one
+"Here" has two entries. The first is an expression, one value per query, of two views `a` and `b`, a temperature `tau`,
+`both` views one below the other with their `classes`, further embeddings `queue`, one number per query `log_u` and one
 temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for
 `--config=` of a run.
 

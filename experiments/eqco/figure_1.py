@@ -6,10 +6,6 @@
 The bound is log(1 + alpha) - L with the margin and log(1 + K) - L without (alpha = K), L the loss with its margin. The
 paper claims that with EqCo it does not depend on K. MoCo v2 on ImageNet, alpha = 65,536; the curves' values are lost.
 On digits: the runs of Figure 2 (SimCLR, alpha = 256). It is a bound only where alpha is at most K.
-
-Predictions for small scales (Figure 2's runs), written before any run: as on digits. Without the margin the bound is 1
-to 2 nats lower at K = 2 than at 126; from K = 32 to 126 the margin leaves 30 to 80 % of InfoNCE's change, with the
-other sign. A surprise would be less than 10 % left.
 """
 
 import math
@@ -22,20 +18,17 @@ from experiments.harness import Claim, Results
 
 CURVES = ("loss/info_nce",)
 LOSS = "loss with its margin at the end, nats"
-METRIC = common.METRIC | {LOSS: "metrics.loss/info_nce"}  # a sweep chooses by the first
 ALPHA = {"paper": 65536.0, **dict.fromkeys(harness.SMALL, 256.0), "cpu": 256.0}
 RUNS = {
-    "paper": {cell: text for cell, text in figure_2.RUNS["paper"].items() if cell[0].startswith("MoCo v2")},
+    "paper": {
+        cell: text for cell, text in figure_2.TABLE.runs["paper"].items() if cell[0].startswith("MoCo v2")
+    },
     **{
-        scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[0] in figure_2.OVER_K}
+        scale: {cell: text for cell, text in figure_2.TABLE.runs[scale].items() if cell[0] in figure_2.OVER_K}
         for scale in harness.SMALL
     },
-    "cpu": {cell: text for cell, text in figure_2.RUNS["cpu"].items() if cell[0].startswith("SimCLR")},
+    "cpu": {cell: text for cell, text in figure_2.TABLE.runs["cpu"].items() if cell[0].startswith("SimCLR")},
 }
-SWEEP, CHOOSES = figure_2.SWEEP, figure_2.CHOOSES
-REPORTED = {LOSS: dict.fromkeys(RUNS["paper"])}
-ASSUMED = {"K": "lost in the text at hand"}
-ASSUMED |= {f"paper: {name}": why for name, why in common.MOCO_V2.items()} | {"cpu": figure_2.ASSUMED["cpu"]}
 
 
 def bound(results: Results, row: str, column: str) -> dict[str, tuple[list, list]]:
@@ -68,29 +61,6 @@ SHARE = (
     "MoCo v2 (cpu: SimCLR), bound at the smallest K above 16 - at the largest, the share of InfoNCE's that EqCo"
     " leaves"
 )
-CLAIMS = (
-    Claim(
-        "With EqCo the bound on mutual information does not depend on K for K > 16 (MoCo v2 is said to degrade below)",
-        SHARE,
-        remaining,
-        expects="within",
-        margin=common.REMAINS,
-    ),
-    Claim(
-        "The bound on mutual information depends on K less than without EqCo",
-        SHARE,
-        remaining,
-        expects="within",
-        margin=common.LESS,
-        ours=True,
-    ),
-    Claim(
-        "Without EqCo the bound on mutual information is lower the fewer the negatives",
-        "MoCo v2 (cpu: SimCLR), bound at the smallest K - at the largest, nats",
-        lambda results: over_k(results, eqco=False),
-        expects="below",
-    ),
-)
 
 
 def draw(results: Results):
@@ -109,6 +79,53 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel="bound, nats")
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions for small scales (Figure 2's runs), written before any run: as on digits. Without the margin the bound is 1
+to 2 nats lower at K = 2 than at 126; from K = 32 to 126 the margin leaves 30 to 80 % of InfoNCE's change, with the
+other sign. A surprise would be less than 10 % left.
+""",
+    runs=RUNS,
+    metric=common.METRIC | {LOSS: "metrics.loss/info_nce"},  # a sweep chooses by the first
+    curves=CURVES,
+    sweep=figure_2.TABLE.sweep,
+    chooses=figure_2.TABLE.chooses,
+    reported={LOSS: dict.fromkeys(RUNS["paper"])},
+    assumed={
+        "K": "lost in the text at hand",
+        **{f"paper: {name}": why for name, why in common.MOCO_V2.items()},
+        "cpu": figure_2.TABLE.assumed["cpu"],
+    },
+    claims=(
+        Claim(
+            "With EqCo the bound on mutual information does not depend on K for K > 16 (MoCo v2 is said to degrade"
+            " below)",
+            SHARE,
+            remaining,
+            expects="within",
+            margin=common.REMAINS,
+        ),
+        Claim(
+            "The bound on mutual information depends on K less than without EqCo",
+            SHARE,
+            remaining,
+            expects="within",
+            margin=common.LESS,
+            ours=True,
+        ),
+        Claim(
+            "Without EqCo the bound on mutual information is lower the fewer the negatives",
+            "MoCo v2 (cpu: SimCLR), bound at the smallest K - at the largest, nats",
+            lambda results: over_k(results, eqco=False),
+            expects="below",
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,6 @@
 find the differences in implementation do not result in much of the performance variation." SiMo's code draws one choice
 of negatives for all queries of a step, SimCLR's cells draw for each query; both draw from one batch. Here both are run
 with EqCo's margin, alpha 256, at 2 and 32 negatives.
-
-Predictions, written before any run: at 32 negatives the two differ by less than a point with 10 labels a class; at 2,
-where all queries of a step push from the same two images, shared ones are 0.5 to 4 points worse. A surprise would be a
-difference of more than a point at 32.
 """
 
 import sys
@@ -19,23 +15,8 @@ from experiments import harness
 from experiments.eqco import common
 from experiments.harness import Claim, Results, gates
 
-METRIC, ALSO = {"linear top-1, %": "trained.linear.top1 %"}, common.ALSO
 SHARED, OWN = "shared by all queries", "each query's own"
 KS = (2, 32)
-RUNS = {
-    "small_mnist": {
-        (name, str(k)): f"configs/eqco_simclr_imagenet.py:k={k},alpha=256,scale=small_mnist"
-        f" --config.negatives.k={k}{flag} --config.train.batch_size=64{common.SCREEN}"
-        for name, flag in {SHARED: " --config.negatives.shared=True", OWN: ""}.items()
-        for k in KS
-    }
-}
-SWEEP, CHOOSES = common.SWEEP, common.CHOOSES
-CHOOSING_SEEDS = {"small_mnist": 2}
-ASSUMED = {
-    "isolated": "drawn for each query from one batch; a batch of K (N + 1) images, with none in common, is not run",
-    "settings": common.SWEPT,
-}
 
 
 def apart(k: int):
@@ -49,15 +30,41 @@ def at_each(results: Results) -> list[list[float]]:
     return found if all(found) else []
 
 
-CLAIMS = (
-    Claim(
-        "Shared and isolated negatives do alike (Remark 2)",
-        "10 labels a class, shared - each query's own, at 2 and at 32 negatives, points",
-        at_each,
-        expects="within",
-        margin=1.0,
-        by="each",
-        gates=(gates.headroom, gates.tuned),
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions, written before any run: at 32 negatives the two differ by less than a point with 10 labels a class; at 2,
+where all queries of a step push from the same two images, shared ones are 0.5 to 4 points worse. A surprise would be a
+difference of more than a point at 32.
+""",
+    runs={
+        "small_mnist": {
+            (name, str(k)): f"configs/eqco_simclr_imagenet.py:k={k},alpha=256,scale=small_mnist"
+            f" --config.negatives.k={k}{flag} --config.train.batch_size=64{common.SCREEN}"
+            for name, flag in {SHARED: " --config.negatives.shared=True", OWN: ""}.items()
+            for k in KS
+        }
+    },
+    metric={"linear top-1, %": "trained.linear.top1 %"},
+    also=common.ALSO,
+    sweep=common.SWEEP,
+    chooses=common.CHOOSES,
+    choosing_seeds={"small_mnist": 2},
+    assumed={
+        "isolated": "drawn for each query from one batch; a batch of K (N + 1) images, with none in common, is not run",
+        "settings": common.SWEPT,
+    },
+    claims=(
+        Claim(
+            "Shared and isolated negatives do alike (Remark 2)",
+            "10 labels a class, shared - each query's own, at 2 and at 32 negatives, points",
+            at_each,
+            expects="within",
+            margin=1.0,
+            by="each",
+            gates=(gates.headroom, gates.tuned),
+        ),
     ),
 )
 

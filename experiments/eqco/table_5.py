@@ -13,16 +13,7 @@ from experiments import harness
 from experiments.eqco import common
 
 ALPHAS = (16, 64, 256, 1024, 4096, 16384, 65536, 262144)
-METRIC = common.METRIC
 RUNS = {"paper": {("SiMo", str(alpha)): common.simo(alpha=alpha) for alpha in ALPHAS}}
-REPORTED = {
-    "linear top-1, %": dict.fromkeys(RUNS["paper"])
-    | {("SiMo", a): harness.doubtful(top1) for a, top1 in (("256", 68.1), ("65536", 68.5), ("262144", 68.3))}
-}
-ASSUMED = common.SIMO | {
-    "alphas": "256, 65,536 and 262,144 stand in the text, the others are ours",
-    "K": "16",
-}
 
 
 def against(alpha):
@@ -34,25 +25,46 @@ def against(alpha):
 TOO_FINE = (
     "the printed difference is of {} points, which cannot be decided on a CPU: some {} seeds of each alpha"
 )
-CLAIMS = (
-    harness.Claim(
-        "alpha 65,536 is better than 256",
-        "linear top-1, SiMo, alpha 65,536 - 256, points",
-        against("256"),
-        needs=TOO_FINE.format(0.4, 50),
-    ),
-    harness.Claim(
-        "alpha 262,144 is too large",
-        "linear top-1, SiMo, alpha 65,536 - 262,144, points",
-        against("262144"),
-        needs=TOO_FINE.format(0.2, 200),
-    ),
-)
 
 
 def draw(results: harness.Results):
     """Draw accuracy over alpha."""
     return harness.lines(results, "alpha", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=common.METRIC,
+    reported={
+        "linear top-1, %": dict.fromkeys(RUNS["paper"])
+        | {
+            ("SiMo", a): harness.doubtful(top1)
+            for a, top1 in (("256", 68.1), ("65536", 68.5), ("262144", 68.3))
+        }
+    },
+    assumed=common.SIMO
+    | {
+        "alphas": "256, 65,536 and 262,144 stand in the text, the others are ours",
+        "K": "16",
+    },
+    claims=(
+        harness.Claim(
+            "alpha 65,536 is better than 256",
+            "linear top-1, SiMo, alpha 65,536 - 256, points",
+            against("256"),
+            needs=TOO_FINE.format(0.4, 50),
+        ),
+        harness.Claim(
+            "alpha 262,144 is too large",
+            "linear top-1, SiMo, alpha 65,536 - 262,144, points",
+            against("262144"),
+            needs=TOO_FINE.format(0.2, 200),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

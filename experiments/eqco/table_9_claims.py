@@ -62,29 +62,35 @@ def left(found: dict, information: str) -> list[float]:
     return common.remains(*(over_k(found, objective, information) for objective in ("eqco", "info_nce")))
 
 
-CLAIMS = (
-    Claim(
-        "With EqCo the estimate of mutual information remains steady over K (Table 9)",
-        "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
-        lambda found: [left(found, information) for information in found["eqco"]],
-        expects="within",
-        margin=common.LESS,
-        by="each",
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    claims=(
+        Claim(
+            "With EqCo the estimate of mutual information remains steady over K (Table 9)",
+            "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
+            lambda found: [left(found, information) for information in found["eqco"]],
+            expects="within",
+            margin=common.LESS,
+            by="each",
+        ),
+        Claim(
+            "With EqCo the estimate of mutual information does not depend on K",
+            "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
+            lambda found: [left(found, information) for information in found["eqco"]],
+            expects="within",
+            margin=common.REMAINS,
+            by="each",
+            ours=True,
+        ),
+        Claim(
+            "InfoNCE's grows with K",
+            "Gaussians of 10 nats, InfoNCE at 512 pairs - at 64, nats",
+            lambda found: over_k(found, "info_nce", "10"),
+        ),
     ),
-    Claim(
-        "With EqCo the estimate of mutual information does not depend on K",
-        "Gaussians of each of 2 to 10 nats, estimate at 512 pairs - at 64, the share of InfoNCE's that EqCo leaves",
-        lambda found: [left(found, information) for information in found["eqco"]],
-        expects="within",
-        margin=common.REMAINS,
-        by="each",
-        ours=True,
-    ),
-    Claim(
-        "InfoNCE's grows with K",
-        "Gaussians of 10 nats, InfoNCE at 512 pairs - at 64, nats",
-        lambda found: over_k(found, "info_nce", "10"),
-    ),
+    read=read,
+    page=page,
 )
 
 

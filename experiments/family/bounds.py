@@ -16,9 +16,9 @@ import sys
 from experiments import harness
 from experiments.eqco import table_9_claims
 from experiments.flatnce import table_1
-from experiments.harness import Claim, measured
+from experiments.harness import Claim
+from experiments.harness.results import measured
 
-ASSUMED = {"numbers": "of flatnce/table_1 and eqco/table_9_claims; this page only reads them"}
 EXACT = {"info_nce": "InfoNCE", "eqco_512": "EqCo, alpha 512", "eqco_65536": "EqCo, alpha 65,536"}
 BOUNDS = {
     "dv": "no: the logarithm of a mini-batch's mean",
@@ -31,7 +31,7 @@ BOUNDS = {
 
 def read() -> dict | None:
     """Read Table 1's rows, the share that EqCo leaves by nats, and the exact critic's estimates over K at 10 nats."""
-    first, ninth = measured.found(table_1), table_9_claims.read()
+    first, ninth = measured(table_1.TABLE), table_9_claims.read()
     exact = harness.ROOT / "experiments" / "eqco" / "results" / "figure_bounds.json"
     if first is None or ninth is None or not exact.exists():
         return None
@@ -99,17 +99,26 @@ def change(found: dict, name: str) -> float:
     return found["exact"][name, 512] - found["exact"][name, 64]
 
 
-CLAIMS = (
-    Claim(
-        "EqCo's estimate depends on K also with the exact critic: Jensen's bias",
-        "EqCo at alpha 512, K = 512 less K = 64 at 10 nats, plus four standard errors",
-        lambda found: [
-            change(found, "eqco_512") + 4 * math.hypot(*(found["errors"]["eqco_512", k] for k in (64, 512)))
-        ],
-        expects="below",
-        by="formula",
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={"numbers": "of flatnce/table_1 and eqco/table_9_claims; this page only reads them"},
+    claims=(
+        Claim(
+            "EqCo's estimate depends on K also with the exact critic: Jensen's bias",
+            "EqCo at alpha 512, K = 512 less K = 64 at 10 nats, plus four standard errors",
+            lambda found: [
+                change(found, "eqco_512")
+                + 4 * math.hypot(*(found["errors"]["eqco_512", k] for k in (64, 512)))
+            ],
+            expects="below",
+            by="formula",
+        ),
     ),
+    read=read,
+    page=page,
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

@@ -29,7 +29,7 @@ METRIC = {
 UNTRAINED_FEW = "untrained, 10 labels a class, %"
 ALSO = {
     scale: of | {UNTRAINED_FEW: "untrained.few_labels.top1 %"} for scale, of in harness.FEW_LABELS.items()
-} | {"gpu": {f"raw pixels, {heading}": path for heading, path in list(pixels.METRIC.items())[:2]}}
+} | {"gpu": {f"raw pixels, {heading}": path for heading, path in list(pixels.TABLE.metric.items())[:2]}}
 BRIEF = " --config.checkpoint.keep_last=1 --config.log.tensorboard=False"
 OWN = f""" --config.evaluate.rows="('trained','untrained')" --config.train.batch_size=64{BRIEF}"""
 RUNS = {
@@ -46,11 +46,6 @@ LONG = (
 )
 SUPERVISED = " --config.loss=cross_entropy --config.probe.weight=0.0 --config.probe.gradient=True"
 RUNS["gpu"] = {("SimCLR", ON_GPU): LONG, ("supervised", ON_GPU): LONG + SUPERVISED}
-SEEDS = harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2)) | {"gpu": (0,)}
-ASSUMED = {
-    "everything": "no table of a paper; the SimCLR cell is the config of all tables at this scale, batch 64, tau 0.1",
-    "gpu": "20 epochs of configs/simclr_cifar10.py, batch 512, classifiers on clean features",
-}
 
 
 def levels(results: Results) -> dict[str, float]:
@@ -64,10 +59,27 @@ def levels(results: Results) -> dict[str, float]:
     if not on_gpu:
         raw = Results(harness.table_of("family.pixels"), results.scale)
         baselines += [
-            raw.mean(pixels.ROW, pixels.COLUMN, h) for h in pixels.METRIC if (h == harness.FEW) == results.few
+            raw.mean(pixels.ROW, pixels.COLUMN, h)
+            for h in pixels.TABLE.metric
+            if (h == harness.FEW) == results.few
         ]
     found = {"supervised": supervised, "baseline": max(baselines)}
     return {} if any(map(math.isnan, [supervised, *baselines])) else found
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric=METRIC,
+    also=ALSO,
+    seeds=harness.SEEDS | dict.fromkeys(harness.SMALL, (0, 1, 2)) | {"gpu": (0,)},
+    assumed={
+        "everything": "no table of a paper; the SimCLR cell is the config of all tables at this scale, batch 64, tau"
+        " 0.1",
+        "gpu": "20 epochs of configs/simclr_cifar10.py, batch 512, classifiers on clean features",
+    },
+)
 
 
 if __name__ == "__main__":

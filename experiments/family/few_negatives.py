@@ -12,40 +12,6 @@ The weights are at rest for W, and for no other weight, so that any other has a 
 
 If so, EqCo's margin log(alpha / K) does both without a change of negatives: with alpha 254 it gives ten negatives the
 weight of all, and with alpha 10 all negatives the weight of ten.
-
-Predictions, written before any run: ten negatives with alpha 254 have a ratio below 1 and a cosine above 0.3; all
-negatives with alpha 10 have a ratio above 1.5 and a cosine below 0. Judged are the ratio's side of 1 and the cosine's
-side of 0. A surprise would be a ratio above 1 of ten negatives with alpha 254: then few negatives would lower the
-noise.
-
-Read after the runs: the surprise. With the weight of all, ten negatives have 4.8 times the ratio of all, so that the
-weight of a query is not all that their number changes; all negatives with the weight of ten have 8.4 times, which is
-as predicted, and a cosine below 0 (each seed; their mean is undecided). Two explanations are left. Ten negatives weigh
-hard negatives less than all do, as a softmax over ten saturates where one of them is hard: then that, too, is another
-objective, whose gradient is not at rest. Or few negatives have less noise.
-
-They part at weights that were trained with ten negatives. Prediction, written before these runs: there the gradient
-of ten has the lowest ratio of the four, as that of all has at the weights of all; so that the ratio tells which
-objective the weights have come to rest for, and nothing of the noise of few negatives. A surprise would be a ratio of
-ten above that of all.
-
-Read after these runs: as predicted, on each seed. Ten negatives have 0.055 of the ratio of all, where at the weights of
-all they have three times it. Noise of few negatives would give the same order at the weights of ten, and lower the
-ratio at those of all too; so it is the pair that speaks for rest, and half of the pair was known before. It does not
-show that few negatives add no noise: at tau 1 (`less_can_be_more/figure_4_fixed`), where their number hardly turns the
-mean gradient, fewer have the lower ratio with InfoNCE.
-
-Rest is a matter of the mean gradient alone, which was not measured. Prediction, written before it was: from the middle
-to the end of a training the squared norm of the mean gradient of its own objective falls to a smaller share than that
-of the other, in both trainings (all and ten); and the ratio of ten over that of all falls over the second half of a
-training with ten, as it rises over that of a training with all (from 0.28 to 2.98, known). The squared norm is without
-bias, m^2 - v / n summed over parameters. A surprise would be an own share no smaller than the other's: then it is the
-variance that tells the two apart, and not rest.
-
-Read after it was: as predicted in each of the six trainings. Of its own objective 5 % of the squared mean are left
-(with all) and 2 % (with ten), of the other 26 % and 48 %; the last differ so much between seeds (36 to 71 %) that the
-first claim is undecided. Variances are within 22 % of what they were, so that the mean alone moves the ratio: of ten,
-from 0.24 to 0.05 of that of all in a training with ten, from 0.31 to 2.74 in one with all.
 """
 
 import itertools
@@ -76,11 +42,6 @@ WORDS = {
     "end": "ratio to all, end",
     "cosine middle": "cosine to all on other minibatches, middle",
     "cosine end": "cosine, end",
-}
-ASSUMED = {
-    "settings": "those of less_can_be_more/figure_4_fixed: its trainings, minibatches and pool, tau 0.1, the end",
-    "weights of ten": "the same training with 10 negatives a query, drawn anew each step",
-    "halves": "cosines between minibatches: an arm's mean over half of the blocks, that of all over the other half",
 }
 
 
@@ -236,37 +197,94 @@ def falls(found: dict) -> list[float]:
     return [a - b for a, b in zip(middle, end, strict=True)]
 
 
-CLAIMS = (
-    Claim(
-        "Few negatives with the weight of all lower the signal and keep its direction",
-        "10 negatives, alpha 254: one less the squared ratio, and the cosine; InfoNCE, tau 0.1, the end",
-        sides("ten, alpha 254", 1),
-        by="each",
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted=(
+        """
+Predictions, written before any run: ten negatives with alpha 254 have a ratio below 1 and a cosine above 0.3; all
+negatives with alpha 10 have a ratio above 1.5 and a cosine below 0. Judged are the ratio's side of 1 and the cosine's
+side of 0. A surprise would be a ratio above 1 of ten negatives with alpha 254: then few negatives would lower the
+noise.
+""",
+        """
+They part at weights that were trained with ten negatives. Prediction, written before these runs: there the gradient
+of ten has the lowest ratio of the four, as that of all has at the weights of all; so that the ratio tells which
+objective the weights have come to rest for, and nothing of the noise of few negatives. A surprise would be a ratio of
+ten above that of all.
+""",
+        """
+Rest is a matter of the mean gradient alone, which was not measured. Prediction, written before it was: from the middle
+to the end of a training the squared norm of the mean gradient of its own objective falls to a smaller share than that
+of the other, in both trainings (all and ten); and the ratio of ten over that of all falls over the second half of a
+training with ten, as it rises over that of a training with all (from 0.28 to 2.98, known). The squared norm is without
+bias, m^2 - v / n summed over parameters. A surprise would be an own share no smaller than the other's: then it is the
+variance that tells the two apart, and not rest.
+""",
     ),
-    Claim(
-        "All negatives with the weight of few raise it and turn it round",
-        "all negatives, alpha 10: the squared ratio less one, and the cosine's negative; InfoNCE, tau 0.1, the end",
-        sides("all, alpha 10", -1),
-        by="each",
+    read_after=(
+        """
+Read after the runs: the surprise. With the weight of all, ten negatives have 4.8 times the ratio of all, so that the
+weight of a query is not all that their number changes; all negatives with the weight of ten have 8.4 times, which is
+as predicted, and a cosine below 0 (each seed; their mean is undecided). Two explanations are left. Ten negatives weigh
+hard negatives less than all do, as a softmax over ten saturates where one of them is hard: then that, too, is another
+objective, whose gradient is not at rest. Or few negatives have less noise.
+""",
+        """
+Read after these runs: as predicted, on each seed. Ten negatives have 0.055 of the ratio of all, where at the weights of
+all they have three times it. Noise of few negatives would give the same order at the weights of ten, and lower the
+ratio at those of all too; so it is the pair that speaks for rest, and half of the pair was known before. It does not
+show that few negatives add no noise: at tau 1 (`less_can_be_more/figure_4_fixed`), where their number hardly turns the
+mean gradient, fewer have the lower ratio with InfoNCE.
+""",
+        """
+Read after it was: as predicted in each of the six trainings. Of its own objective 5 % of the squared mean are left
+(with all) and 2 % (with ten), of the other 26 % and 48 %; the last differ so much between seeds (36 to 71 %) that the
+first claim is undecided. Variances are within 22 % of what they were, so that the mean alone moves the ratio: of ten,
+from 0.24 to 0.05 of that of all in a training with ten, from 0.31 to 2.74 in one with all.
+""",
     ),
-    Claim(
-        "The gradient's ratio is lowest for the negatives that the weights were trained with",
-        "trained with 10: squared ratio of each other arm less that of 10, in units of all; InfoNCE, tau 0.1, the end",
-        least("ten"),
-        by="each",
+    assumed={
+        "settings": "those of less_can_be_more/figure_4_fixed: its trainings, minibatches and pool, tau 0.1, the end",
+        "weights of ten": "the same training with 10 negatives a query, drawn anew each step",
+        "halves": "cosines between minibatches: an arm's mean over half of the blocks, that of all over the other half",
+    },
+    claims=(
+        Claim(
+            "Few negatives with the weight of all lower the signal and keep its direction",
+            "10 negatives, alpha 254: one less the squared ratio, and the cosine; InfoNCE, tau 0.1, the end",
+            sides("ten, alpha 254", 1),
+            by="each",
+        ),
+        Claim(
+            "All negatives with the weight of few raise it and turn it round",
+            "all negatives, alpha 10: the squared ratio less one, and the cosine's negative; InfoNCE, tau 0.1, the end",
+            sides("all, alpha 10", -1),
+            by="each",
+        ),
+        Claim(
+            "The gradient's ratio is lowest for the negatives that the weights were trained with",
+            "trained with 10: squared ratio of each other arm less that of 10, in units of all; InfoNCE, tau 0.1, the"
+            " end",
+            least("ten"),
+            by="each",
+        ),
+        Claim(
+            "A training quiets the mean gradient of its own objective more than that of the other",
+            "end over middle of the squared mean gradient, other - own objective, trained with all, with 10; tau 0.1",
+            quieter,
+            by="each",
+        ),
+        Claim(
+            "Over the second half of a training with few negatives their ratio falls against that of all",
+            "trained with 10: squared ratio of 10 over that of all, middle - end; InfoNCE, tau 0.1",
+            falls,
+        ),
     ),
-    Claim(
-        "A training quiets the mean gradient of its own objective more than that of the other",
-        "end over middle of the squared mean gradient, other - own objective, trained with all, with 10; tau 0.1",
-        quieter,
-        by="each",
-    ),
-    Claim(
-        "Over the second half of a training with few negatives their ratio falls against that of all",
-        "trained with 10: squared ratio of 10 over that of all, middle - end; InfoNCE, tau 0.1",
-        falls,
-    ),
+    measure=measure,
+    page=page,
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

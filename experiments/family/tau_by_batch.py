@@ -6,27 +6,6 @@
 Published single runs disagree in sign on the same pair of losses at other temperatures and batch sizes. Here both move:
 two losses, four temperatures, three batch sizes, one rate by the square root of the batch. Two scores of each loss:
 its best cell, and the worst and the mean of its grid.
-
-Predictions, written before any run. The best cells differ by less than half a point: a tie. The mean over the grid is
-larger for FlatNCE, by 0.5 to 2 points with 10 labels a class, nearly all of it from tau 0.05 at batch 16, where
-InfoNCE's weights W are smallest; at tau 0.5 nothing differs. A surprise would be InfoNCE ahead in the mean.
-
-Changed before these runs: the tie is judged within a point, which five seeds show with a chance of 92 % where there is
-no difference (by the spread of FlatNCE's Figure 2); within half a point they cannot.
-
-Known before these runs: at batch 64 FlatNCE gains 3.7 points with 10 labels a class from tau 0.1 to 0.3 (`yoked`, one
-seed on held-out images; first written here of InfoNCE), and at batch 16 and tau 0.1 FlatNCE leads by 2.0. So we expect
-the best cells at tau 0.2 or 0.5 for both losses, and there less than a point between them: then a lead at tau 0.1 is
-one over a temperature too low.
-
-Read after these runs: all three hold, and both losses are best at tau 0.5, the largest that was tried. So tau 1 is run
-too, which had no part in the claims above (they stay those of four temperatures). Predictions, written before any run
-of it: at tau 1 either loss is 0 to 1.5 points above tau 0.5, as gains shrink (the supervised network is 4 points above
-it); the two losses differ by less than half a point, since W nears 1 there. A surprise would be a fall of more than a
-point: then the best lies between 0.2 and 1 for both.
-
-Read after tau 1: both hold. From 0.5 to 1 the losses gain 0.8 to 1.3 points at each batch size, 1.0 in the mean, and
-their mean difference is 0.04 with a half-width of 0.2. The best of five is again the largest that was tried.
 """
 
 import statistics
@@ -35,25 +14,9 @@ import sys
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates
 
-METRIC = {FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO
 LOSSES = {"InfoNCE": "info_nce", "FlatNCE": "flat_nce"}
 TAUS, BATCHES = (0.05, 0.1, 0.2, 0.5), (16, 64, 256)
 LARGER = 1.0  # tried after the four, and judged by claims of its own
-RUNS = {
-    scale: {
-        (f"{loss}, tau {tau}", f"batch {batch}"): f"configs/flatclr_cifar10.py:method=simclr,scale={scale}"
-        f" --config.loss={name} --config.temperature.tau={tau} --config.train.batch_size={batch}{harness.screen()}"
-        for loss, name in LOSSES.items()
-        for tau in (*TAUS, LARGER)
-        for batch in BATCHES
-    }
-    for scale in harness.SMALL
-}
-CURVES = ()
-ASSUMED = {
-    "rate": "0.00025 sqrt(batch), AdamW, 5 epochs; not tuned: what a reader gets who changes one number",
-    "the other settings": "those of the scale",
-}
 
 
 def over(results: Results, loss: str, batch: int) -> list[list[float]]:
@@ -113,44 +76,6 @@ def at_one(results: Results) -> list[float]:
     return [statistics.mean(seed) for seed in zip(*found, strict=True)] if all(found) else []
 
 
-CLAIMS = (
-    Claim(
-        "At the best temperature of each, FlatNCE and InfoNCE are equally good",
-        "10 labels a class, FlatNCE - InfoNCE at temperatures chosen on the other seeds, mean over batch sizes, points",
-        best,
-        expects="within",
-        margin=1.0,
-        gates=(gates.few_headroom,),
-    ),
-    Claim(
-        "Over temperatures that nobody tuned FlatNCE is better",
-        "10 labels a class, mean over temperatures and batch sizes, FlatNCE - InfoNCE, points",
-        lambda results: gap(results, statistics.mean),
-        gates=(gates.few_headroom,),
-    ),
-    Claim(
-        "FlatNCE's worst temperature is better than InfoNCE's",
-        "10 labels a class, worst temperature, mean over batch sizes, FlatNCE - InfoNCE, points",
-        lambda results: gap(results, min),
-        gates=(gates.few_headroom,),
-    ),
-    Claim(
-        "Tau 0.5 was too low still: both losses gain by tau 1",
-        "10 labels a class, tau 1 - tau 0.5, mean over losses and batch sizes, points",
-        gained,
-        gates=(gates.few_headroom,),
-    ),
-    Claim(
-        "At tau 1 FlatNCE and InfoNCE are equally good",
-        "10 labels a class, FlatNCE - InfoNCE at tau 1, mean over batch sizes, points",
-        at_one,
-        expects="within",
-        margin=0.75,
-        gates=(gates.few_headroom,),
-    ),
-)
-
-
 def draw(results: Results):
     """Draw accuracy with 10 labels a class over temperature, a panel a batch size; bars are standard deviations."""
     from matplotlib.figure import Figure
@@ -180,6 +105,91 @@ def draw(results: Results):
     panels[0].set_ylabel(FEW)
     panels[0].legend(frameon=False, fontsize=8)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions, written before any run. The best cells differ by less than half a point: a tie. The mean over the grid is
+larger for FlatNCE, by 0.5 to 2 points with 10 labels a class, nearly all of it from tau 0.05 at batch 16, where
+InfoNCE's weights W are smallest; at tau 0.5 nothing differs. A surprise would be InfoNCE ahead in the mean.
+
+Changed before these runs: the tie is judged within a point, which five seeds show with a chance of 92 % where there is
+no difference (by the spread of FlatNCE's Figure 2); within half a point they cannot.
+
+Known before these runs: at batch 64 FlatNCE gains 3.7 points with 10 labels a class from tau 0.1 to 0.3 (`yoked`, one
+seed on held-out images; first written here of InfoNCE), and at batch 16 and tau 0.1 FlatNCE leads by 2.0. So we expect
+the best cells at tau 0.2 or 0.5 for both losses, and there less than a point between them: then a lead at tau 0.1 is
+one over a temperature too low.
+""",
+    read_after="""
+Read after these runs: all three hold, and both losses are best at tau 0.5, the largest that was tried. So tau 1 is run
+too, which had no part in the claims above (they stay those of four temperatures). Predictions, written before any run
+of it: at tau 1 either loss is 0 to 1.5 points above tau 0.5, as gains shrink (the supervised network is 4 points above
+it); the two losses differ by less than half a point, since W nears 1 there. A surprise would be a fall of more than a
+point: then the best lies between 0.2 and 1 for both.
+
+Read after tau 1: both hold. From 0.5 to 1 the losses gain 0.8 to 1.3 points at each batch size, 1.0 in the mean, and
+their mean difference is 0.04 with a half-width of 0.2. The best of five is again the largest that was tried.
+""",
+    runs={
+        scale: {
+            (
+                f"{loss}, tau {tau}",
+                f"batch {batch}",
+            ): f"configs/flatclr_cifar10.py:method=simclr,scale={scale}"
+            f" --config.loss={name} --config.temperature.tau={tau} --config.train.batch_size={batch}{harness.screen()}"
+            for loss, name in LOSSES.items()
+            for tau in (*TAUS, LARGER)
+            for batch in BATCHES
+        }
+        for scale in harness.SMALL
+    },
+    metric={FEW: "trained.few_labels.top1 %", "linear top-1, %": "trained.linear.top1 %"} | harness.KNN_TOO,
+    assumed={
+        "rate": "0.00025 sqrt(batch), AdamW, 5 epochs; not tuned: what a reader gets who changes one number",
+        "the other settings": "those of the scale",
+    },
+    claims=(
+        Claim(
+            "At the best temperature of each, FlatNCE and InfoNCE are equally good",
+            "10 labels a class, FlatNCE - InfoNCE at temperatures chosen on the other seeds, mean over batch sizes,"
+            " points",
+            best,
+            expects="within",
+            margin=1.0,
+            gates=(gates.few_headroom,),
+        ),
+        Claim(
+            "Over temperatures that nobody tuned FlatNCE is better",
+            "10 labels a class, mean over temperatures and batch sizes, FlatNCE - InfoNCE, points",
+            lambda results: gap(results, statistics.mean),
+            gates=(gates.few_headroom,),
+        ),
+        Claim(
+            "FlatNCE's worst temperature is better than InfoNCE's",
+            "10 labels a class, worst temperature, mean over batch sizes, FlatNCE - InfoNCE, points",
+            lambda results: gap(results, min),
+            gates=(gates.few_headroom,),
+        ),
+        Claim(
+            "Tau 0.5 was too low still: both losses gain by tau 1",
+            "10 labels a class, tau 1 - tau 0.5, mean over losses and batch sizes, points",
+            gained,
+            gates=(gates.few_headroom,),
+        ),
+        Claim(
+            "At tau 1 FlatNCE and InfoNCE are equally good",
+            "10 labels a class, FlatNCE - InfoNCE at tau 1, mean over batch sizes, points",
+            at_one,
+            expects="within",
+            margin=0.75,
+            gates=(gates.few_headroom,),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,6 @@ Arms of one loss (FlatNCE, MACL's with its weights) at one batch size: (a) MACL-
 (b) the tau that another run of (a) logged, step for step, so that it moves alike and follows nothing; (c) the mean of
 that log; (d) the best of six constants, chosen on a fifth of the training images; (e) a line between the log's ends.
 The donor is the run of seed 5, which judges nothing.
-
-Predictions, written before any run. b = a: whether tau follows its own network is irrelevant. c = b and e = b: so is
-when it moves. All within half a point; d is no worse than a. A surprise would be (a) above (b) by half a point: then
-the control, and not the value, would be the gain.
-
-The last claim was coded as equality within half a point, and is judged since its runs as the prediction above has it,
-one-sided: (a) is not better than (d) by half a point or more. 0.3 is the largest constant tried. MACL's own constants
-(tau0 0.1, alpha 2) are the paper's, and were not tuned.
 """
 
 import json
@@ -27,14 +19,7 @@ import sys
 from experiments import harness
 from experiments.harness import FEW, Claim, Results, gates, jobs
 
-METRIC = {
-    FEW: "trained.few_labels.top1 %",
-    "linear top-1, %": "trained.linear.top1 %",
-    "tau at the end": "metrics.tau",
-} | harness.KNN_TOO
-CURVES = ("tau",)
 DONOR, COLUMN = 5, "batch 64"
-SEEDS = harness.SEEDS | {"small_mnist": (0, 1, 2, 3, 4, DONOR)}
 ADAPTIVE, REPLAYED, MEAN, CONSTANT, LINE = (
     "(a) MACL-a", "(b) replayed", "(c) its mean", "(d) best constant", "(e) a line",
 )  # fmt: skip
@@ -78,14 +63,6 @@ def arms(scale: str) -> dict[tuple[str, str], str]:
     }
 
 
-RUNS = {"small_mnist": arms("small_mnist")}
-SWEEP = {"small_mnist": {CONSTANT: {"temperature.tau": CONSTANTS}}}
-ASSUMED = {
-    "setting": "configs/macl_cifar10.py at the scale, 5 epochs, AdamW, one rate for all arms",
-    "the log": "a line every 100 steps, straight between them",
-}
-
-
 def against(arm: str, heading: str = FEW):
     """Return the evidence: MACL-a less another arm, a seed each but the donor."""
 
@@ -94,32 +71,6 @@ def against(arm: str, heading: str = FEW):
         return [one[seed] - other[seed] for seed in one if seed in other and seed != str(DONOR)]
 
     return evidence
-
-
-CLAIMS = (
-    *(
-        Claim(
-            text,
-            f"10 labels a class, {ADAPTIVE} - {arm}, points",
-            against(arm),
-            expects="within",
-            margin=0.5,
-            gates=(gates.few_headroom,),
-        )
-        for arm, text in {
-            REPLAYED: "A temperature need not follow its own network: replayed it does alike",
-            MEAN: "MACL's temperature and its mean do alike",
-            LINE: "MACL's temperature and a line between its ends do alike",
-        }.items()
-    ),
-    Claim(
-        "MACL's temperature is no better than the best of six constants",
-        f"10 labels a class, {ADAPTIVE} - {CONSTANT} - 0.5, points",
-        lambda results: [d - 0.5 for d in against(CONSTANT)(results)],
-        expects="below",
-        gates=(gates.few_room_to_differ,),
-    ),
-)
 
 
 def keep_log(scale: str) -> str:
@@ -142,6 +93,60 @@ def keep_log(scale: str) -> str:
     return (
         f"{file.relative_to(harness.ROOT)}: {len(lines)} values, tau from {min(taus):.3g} to {max(taus):.3g}"
     )
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions, written before any run. b = a: whether tau follows its own network is irrelevant. c = b and e = b: so is
+when it moves. All within half a point; d is no worse than a. A surprise would be (a) above (b) by half a point: then
+the control, and not the value, would be the gain.
+""",
+    read_after="""
+The last claim was coded as equality within half a point, and is judged since its runs as the prediction above has it,
+one-sided: (a) is not better than (d) by half a point or more. 0.3 is the largest constant tried. MACL's own constants
+(tau0 0.1, alpha 2) are the paper's, and were not tuned.
+""",
+    runs={"small_mnist": arms("small_mnist")},
+    metric={
+        FEW: "trained.few_labels.top1 %",
+        "linear top-1, %": "trained.linear.top1 %",
+        "tau at the end": "metrics.tau",
+    }
+    | harness.KNN_TOO,
+    curves=("tau",),
+    seeds=harness.SEEDS | {"small_mnist": (0, 1, 2, 3, 4, DONOR)},
+    sweep={"small_mnist": {CONSTANT: {"temperature.tau": CONSTANTS}}},
+    assumed={
+        "setting": "configs/macl_cifar10.py at the scale, 5 epochs, AdamW, one rate for all arms",
+        "the log": "a line every 100 steps, straight between them",
+    },
+    claims=(
+        *(
+            Claim(
+                text,
+                f"10 labels a class, {ADAPTIVE} - {arm}, points",
+                against(arm),
+                expects="within",
+                margin=0.5,
+                gates=(gates.few_headroom,),
+            )
+            for arm, text in {
+                REPLAYED: "A temperature need not follow its own network: replayed it does alike",
+                MEAN: "MACL's temperature and its mean do alike",
+                LINE: "MACL's temperature and a line between its ends do alike",
+            }.items()
+        ),
+        Claim(
+            "MACL's temperature is no better than the best of six constants",
+            f"10 labels a class, {ADAPTIVE} - {CONSTANT} - 0.5, points",
+            lambda results: [d - 0.5 for d in against(CONSTANT)(results)],
+            expects="below",
+            gates=(gates.few_room_to_differ,),
+        ),
+    ),
+)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,6 @@
 
 With its sign put right the temperature holds the target; as printed it runs away (``figure_ess.py``, whose results
 are read here).
-
-Prediction for scale small_mnist, written before any run: the mean over the last quarter is within 0.03 of every target.
-A surprise would be a miss at 0.05, where few negatives carry all the weight and ESS is noisy.
 """
 
 import json
@@ -17,23 +14,6 @@ from experiments import harness
 from experiments.flatnce import figure_2, figure_6
 from experiments.harness import Claim, Results
 
-METRIC = {
-    figure_2.LINEAR: figure_2.METRIC[figure_2.LINEAR],  # what the sweep of figure_6 chooses by
-    "ESS at the end": "metrics.ess",
-    "temperature at the end": "metrics.tau",
-}
-CURVES = figure_6.CURVES
-RUNS = {
-    scale: {cell: text for cell, text in cells.items() if cell[0] == figure_6.SCHEDULED}
-    for scale, cells in figure_6.RUNS.items()
-    if scale != "smoke"
-}
-SWEEP, CHOOSES = figure_6.SWEEP, figure_6.CHOOSES
-REPORTED = {}  # the algorithm is printed, no result of it
-ASSUMED = figure_6.ASSUMED | {
-    "sign": "ESS above its target raises beta = 1 / tau; printed is the opposite",
-    "clamps": "tau stays in [0.005, 10]",
-}
 NEAR = 0.03  # of the target
 
 
@@ -53,27 +33,6 @@ def printed(results: Results) -> list[float]:
     return [run["ess_mean_of_last"] - run["target"] for run in runs if run["rule"] == "as printed"]
 
 
-CLAIMS = (
-    Claim(
-        "A scheduled ESS holds its target (the sign put right)",
-        "ESS - target, mean over the last quarter, at each target",
-        missed,
-        expects="within",
-        margin=NEAR,
-        by="each",
-        ours=True,
-    ),
-    Claim(
-        "Algorithm S1 as printed holds its target",
-        "ESS - target over the last 50 of 700 steps (figure_ess), a number each target",
-        printed,
-        expects="within",
-        margin=NEAR,
-        by="formula",
-    ),
-)
-
-
 def draw(results: Results):
     """Draw ESS over training, the first seed of each target."""
     from matplotlib.figure import Figure
@@ -87,6 +46,54 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel="ESS of the negatives")
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Prediction for scale small_mnist, written before any run: the mean over the last quarter is within 0.03 of every target.
+A surprise would be a miss at 0.05, where few negatives carry all the weight and ESS is noisy.
+""",
+    runs={
+        scale: {cell: text for cell, text in cells.items() if cell[0] == figure_6.SCHEDULED}
+        for scale, cells in figure_6.TABLE.runs.items()
+        if scale != "smoke"
+    },
+    metric={
+        figure_2.LINEAR: figure_2.TABLE.metric[figure_2.LINEAR],  # what the sweep of figure_6 chooses by
+        "ESS at the end": "metrics.ess",
+        "temperature at the end": "metrics.tau",
+    },
+    curves=figure_6.TABLE.curves,
+    sweep=figure_6.TABLE.sweep,
+    chooses=figure_6.TABLE.chooses,
+    assumed=figure_6.TABLE.assumed
+    | {
+        "sign": "ESS above its target raises beta = 1 / tau; printed is the opposite",
+        "clamps": "tau stays in [0.005, 10]",
+    },
+    claims=(
+        Claim(
+            "A scheduled ESS holds its target (the sign put right)",
+            "ESS - target, mean over the last quarter, at each target",
+            missed,
+            expects="within",
+            margin=NEAR,
+            by="each",
+            ours=True,
+        ),
+        Claim(
+            "Algorithm S1 as printed holds its target",
+            "ESS - target over the last 50 of 700 steps (figure_ess), a number each target",
+            printed,
+            expects="within",
+            margin=NEAR,
+            by="formula",
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

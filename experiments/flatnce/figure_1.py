@@ -5,12 +5,6 @@
 
 The paper reads from it that the mini-batch estimates of both methods saturate alike at log K, while the large pool's,
 its approximation of the truth, keeps rising for FlatCLR. Both are InfoNCE estimates of the frozen encoder.
-
-Predictions for scale small_mnist (batch 64), written before any run: the mini-batch estimates end within 0.1 nats of
-each other and of log 64; the large pool's, of 10,000 images, is higher for FlatCLR by 0.1 to 0.5 nats, as its queries
-go on pushing where InfoNCE's have lost their weight. A surprise would be FlatCLR below SimCLR by 0.1 in either.
-
-"Tied" is judged since those runs against the pool's difference: a margin of 0.1 nats was larger than that (0.08).
 """
 
 import sys
@@ -30,13 +24,7 @@ LOOK = {
     "smoke": "",
 }
 
-METRIC = {
-    POOL: "trained.mi.large_pool",
-    BATCHWISE: "trained.mi.mini_batch",
-    "linear top-1, %": "trained.linear.top1 %",
-}
 CURVES = ("eval/mi_large_pool", "eval/mi_mini_batch")
-SEEDS = {"cpu": (0,)}
 RUNS = {
     scale: {
         (name, str(batch)): f"configs/flatclr_cifar10.py:method={method},scale={scale}"
@@ -46,14 +34,6 @@ RUNS = {
         if scale != "smoke" or name == "FlatCLR"
     }
     for scale, batch in BATCH.items()
-}
-REPORTED = {POOL: dict.fromkeys(RUNS["paper"]), BATCHWISE: dict.fromkeys(RUNS["paper"])}  # drawn
-ASSUMED = {
-    "network, batch": "ResNet-50 ('some of the learning dynamics' are ResNet-18's, which is not said), 256",
-    "pool": "the second views of all other test images (360 on digits, at most 10,000 else)",
-    "critic": "cosine of projections over the temperature of four that makes the large pool's estimate largest",
-    "small_mnist": "5 epochs, AdamW at 0.00025 sqrt(batch), which neither method has chosen",
-    "cpu": figure_2.ASSUMED["cpu"] + "; one seed (figure_4 has the end of three)",
 }
 
 
@@ -72,19 +52,6 @@ def tie(results: Results) -> list[list[float]]:
     return [[pool / 2 - batch for pool, batch in pairs], [pool / 2 + batch for pool, batch in pairs]]
 
 
-CLAIMS = (
-    Claim(
-        "FlatCLR's large-pool mutual information is higher", "large pool, FlatCLR - SimCLR, nats", gap(POOL)
-    ),
-    Claim(
-        "Mini-batch estimates are tied",
-        "half of the large pool's FlatCLR - SimCLR, less and plus that of the mini-batch, nats",
-        tie,
-        by="each",
-    ),
-)
-
-
 def draw(results: Results):
     """Draw both estimates of both methods, the first seed."""
     from matplotlib.figure import Figure
@@ -98,6 +65,50 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel="mutual information, nats")
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions for scale small_mnist (batch 64), written before any run: the mini-batch estimates end within 0.1 nats of
+each other and of log 64; the large pool's, of 10,000 images, is higher for FlatCLR by 0.1 to 0.5 nats, as its queries
+go on pushing where InfoNCE's have lost their weight. A surprise would be FlatCLR below SimCLR by 0.1 in either.
+""",
+    read_after="""
+"Tied" is judged since those runs against the pool's difference: a margin of 0.1 nats was larger than that (0.08).
+""",
+    runs=RUNS,
+    metric={
+        POOL: "trained.mi.large_pool",
+        BATCHWISE: "trained.mi.mini_batch",
+        "linear top-1, %": "trained.linear.top1 %",
+    },
+    curves=CURVES,
+    seeds={"cpu": (0,)},
+    reported={POOL: dict.fromkeys(RUNS["paper"]), BATCHWISE: dict.fromkeys(RUNS["paper"])},  # drawn
+    assumed={
+        "network, batch": "ResNet-50 ('some of the learning dynamics' are ResNet-18's, which is not said), 256",
+        "pool": "the second views of all other test images (360 on digits, at most 10,000 else)",
+        "critic": "cosine of projections over the temperature of four that makes the large pool's estimate largest",
+        "small_mnist": "5 epochs, AdamW at 0.00025 sqrt(batch), which neither method has chosen",
+        "cpu": figure_2.TABLE.assumed["cpu"] + "; one seed (figure_4 has the end of three)",
+    },
+    claims=(
+        Claim(
+            "FlatCLR's large-pool mutual information is higher",
+            "large pool, FlatCLR - SimCLR, nats",
+            gap(POOL),
+        ),
+        Claim(
+            "Mini-batch estimates are tied",
+            "half of the large pool's FlatCLR - SimCLR, less and plus that of the mini-batch, nats",
+            tie,
+            by="each",
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,6 @@ from experiments.harness import Claim, Results, gates
 SCALE = "cpu"
 PEARSON = 0.65  # printed; its p-value's exponent is illegible
 EVALUATOR = {k: v for k, v in figure_1.MI.items() if k != "name"}
-ASSUMED = {
-    "runs": "the paper takes all its checkpoints; here the last ones of Figure 2's runs on digits",
-    "large pool": figure_1.ASSUMED["pool"],
-    "critic": figure_1.ASSUMED["critic"],
-    "mini-batch": "log(1 + K) less the training's InfoNCE, the mean over the last quarter of training",
-}
 
 
 def measure() -> dict:
@@ -42,7 +36,7 @@ def measure() -> dict:
     from experiments.harness.records import curves, pick
 
     rows, judge = [], None
-    for cell, text in figure_2.RUNS[SCALE].items():
+    for cell, text in figure_2.TABLE.runs[SCALE].items():
         job = Job(figure_2.__name__, SCALE, cell)
         for seed in job.seeds():
             result = job.here(seed)
@@ -116,37 +110,7 @@ def advantage(found: dict, estimate: str) -> list[float]:
 
 
 # The gaps are means over batch sizes, so that InfoNCE's W has to be in the regime at each.
-REGIME = gates.of_runs(gates.regime("SimCLR"), lambda: Results(figure_2, SCALE))
-CLAIMS = (
-    Claim(
-        "Large-pool mutual information predicts accuracy",
-        "Pearson's correlation over methods and batch sizes, a seed each",
-        lambda found: correlations(found, "large_pool"),
-        by="fisher",
-    ),
-    Claim(
-        "Mini-batch mutual information does not predict accuracy as well",
-        "correlation, large pool - mini-batch, in Fisher's z, a seed each",
-        lambda found: [
-            math.atanh(a) - math.atanh(b)
-            for a, b in zip(correlations(found, "large_pool"), correlations(found, "mini_batch"), strict=True)
-        ],
-    ),
-    Claim(
-        "FlatCLR's large-pool mutual information is higher than SimCLR's at the end (Figure 1)",
-        "FlatCLR - SimCLR, mean over batch sizes, nats",
-        lambda found: advantage(found, "large_pool"),
-        gates=(REGIME,),
-    ),
-    Claim(
-        "Their mini-batch estimates are tied (Figure 1)",
-        "FlatCLR - SimCLR, mean over batch sizes, nats",
-        lambda found: advantage(found, "mini_batch"),
-        expects="within",
-        margin=0.1,
-        gates=(REGIME,),
-    ),
-)
+REGIME = gates.of_runs(gates.regime("SimCLR"), lambda: Results(figure_2.TABLE, SCALE))
 
 
 def scatter(found: dict, estimate: str, label: str):
@@ -172,6 +136,53 @@ def scatter(found: dict, estimate: str, label: str):
 def draw(found: dict):
     """Draw accuracy over the large pool's estimate."""
     return scatter(found, "large_pool", "mutual information by a large pool, nats")
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={
+        "runs": "the paper takes all its checkpoints; here the last ones of Figure 2's runs on digits",
+        "large pool": figure_1.TABLE.assumed["pool"],
+        "critic": figure_1.TABLE.assumed["critic"],
+        "mini-batch": "log(1 + K) less the training's InfoNCE, the mean over the last quarter of training",
+    },
+    claims=(
+        Claim(
+            "Large-pool mutual information predicts accuracy",
+            "Pearson's correlation over methods and batch sizes, a seed each",
+            lambda found: correlations(found, "large_pool"),
+            by="fisher",
+        ),
+        Claim(
+            "Mini-batch mutual information does not predict accuracy as well",
+            "correlation, large pool - mini-batch, in Fisher's z, a seed each",
+            lambda found: [
+                math.atanh(a) - math.atanh(b)
+                for a, b in zip(
+                    correlations(found, "large_pool"), correlations(found, "mini_batch"), strict=True
+                )
+            ],
+        ),
+        Claim(
+            "FlatCLR's large-pool mutual information is higher than SimCLR's at the end (Figure 1)",
+            "FlatCLR - SimCLR, mean over batch sizes, nats",
+            lambda found: advantage(found, "large_pool"),
+            gates=(REGIME,),
+        ),
+        Claim(
+            "Their mini-batch estimates are tied (Figure 1)",
+            "FlatCLR - SimCLR, mean over batch sizes, nats",
+            lambda found: advantage(found, "mini_batch"),
+            expects="within",
+            margin=0.1,
+            gates=(REGIME,),
+        ),
+    ),
+    draw=draw,
+    measure=measure,
+    page=page,
+)
 
 
 if __name__ == "__main__":

@@ -22,28 +22,6 @@ WEIGHED = {"SimCLR": "ess_with_positive", "FlatCLR": "ess"}
 EARLY, LATE = (0.1, 0.35), (0.75, 1.0)  # shares of the training: after the warm-up, and at the end
 BATCHES = {"paper": "256", "gpu": "256", **dict.fromkeys(harness.SMALL, "16"), "cpu": "64", "smoke": "32"}
 
-METRIC = {figure_2.LINEAR: figure_2.METRIC[figure_2.LINEAR]} | {  # a sweep chooses by the first
-    "ESS at the end": "metrics.ess",
-    "ESS at the end, with the positive": "metrics.ess_with_positive",
-}
-CURVES = figure_2.CURVES
-RUNS = {
-    scale: {cell: text for cell, text in figure_2.RUNS[scale].items() if cell[1] == batch}
-    for scale, batch in BATCHES.items()
-}
-SWEEP = figure_2.SWEEP
-REPORTED = {
-    "ESS at the end": {("SimCLR", "256"): None, ("FlatCLR", "256"): 0.35},
-    "ESS at the end, with the positive": {("SimCLR", "256"): 0.05, ("FlatCLR", "256"): None},
-}
-ASSUMED = {
-    "SimCLR's ESS": "with the positive, whose weight near 1 section 3 speaks of; Algorithm S1 counts negatives alone",
-    "network": "ResNet-50; 'some of the learning dynamics' are ResNet-18's, which is not said",
-    "batch": "256, the largest printed for CIFAR; 64 at cpu, where 256 is a sixth of the images",
-    "early and late": "means over 10 to 35 % of the training (the warm-up is the first tenth) and its last quarter",
-    "cpu": figure_2.ASSUMED["cpu"],
-}
-
 
 def change(results: Results, row: str, counted: str) -> list[float]:
     """Return late less early ESS of a method, a seed each."""
@@ -65,24 +43,6 @@ def _mean(curve: tuple[list, list], part: tuple[float, float]) -> float:
     )
 
 
-CLAIMS = (
-    Claim(
-        "FlatCLR's ESS rises during training, and by more than SimCLR's",
-        "ESS of the negatives, late - early, FlatCLR's and FlatCLR's - SimCLR's",
-        rise,
-        by="each",
-        gates=(gates.regime("SimCLR"),),
-    ),
-    Claim(
-        "SimCLR's ESS falls during training",
-        "ESS of negatives and positive, late - early",
-        lambda results: change(results, "SimCLR", WEIGHED["SimCLR"]),
-        expects="below",
-        gates=(gates.regime("SimCLR"),),
-    ),
-)
-
-
 def draw(results: Results):
     """Draw both curves, the mean over seeds."""
     from matplotlib.figure import Figure
@@ -97,6 +57,52 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel="ESS", yscale="log")
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        scale: {cell: text for cell, text in figure_2.TABLE.runs[scale].items() if cell[1] == batch}
+        for scale, batch in BATCHES.items()
+    },
+    metric={figure_2.LINEAR: figure_2.TABLE.metric[figure_2.LINEAR]}
+    | {  # a sweep chooses by the first
+        "ESS at the end": "metrics.ess",
+        "ESS at the end, with the positive": "metrics.ess_with_positive",
+    },
+    curves=figure_2.TABLE.curves,
+    sweep=figure_2.TABLE.sweep,
+    reported={
+        "ESS at the end": {("SimCLR", "256"): None, ("FlatCLR", "256"): 0.35},
+        "ESS at the end, with the positive": {("SimCLR", "256"): 0.05, ("FlatCLR", "256"): None},
+    },
+    assumed={
+        "SimCLR's ESS": "with the positive, whose weight near 1 section 3 speaks of; Algorithm S1 counts negatives"
+        " alone",
+        "network": "ResNet-50; 'some of the learning dynamics' are ResNet-18's, which is not said",
+        "batch": "256, the largest printed for CIFAR; 64 at cpu, where 256 is a sixth of the images",
+        "early and late": "means over 10 to 35 % of the training (the warm-up is the first tenth) and its last quarter",
+        "cpu": figure_2.TABLE.assumed["cpu"],
+    },
+    claims=(
+        Claim(
+            "FlatCLR's ESS rises during training, and by more than SimCLR's",
+            "ESS of the negatives, late - early, FlatCLR's and FlatCLR's - SimCLR's",
+            rise,
+            by="each",
+            gates=(gates.regime("SimCLR"),),
+        ),
+        Claim(
+            "SimCLR's ESS falls during training",
+            "ESS of negatives and positive, late - early",
+            lambda results: change(results, "SimCLR", WEIGHED["SimCLR"]),
+            expects="below",
+            gates=(gates.regime("SimCLR"),),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,6 @@
 FlatCLR holds a target of the effective sample size (ESS) by its temperature (Algorithm S1, its sign put right); SimCLR
 has the ESS that its fixed temperature gives. The paper reads from a snapshot at epoch 50 that targets from 0.15 to 0.4
 work well, and that SimCLR covers 0.04 to 0.06 only.
-
-Predictions for scale small_mnist (batch 64), written before any run: every target is held, so that the figure is of
-ESS. Accuracy has a flat top: targets of 0.05 to 0.3 lie within a point of each other with all labels, 0.5 is below by 1
-to 3, and the best target is within half a point of SimCLR's best temperature, since a target is a temperature in the
-end. A surprise would be target 0.3 a point above every fixed temperature, or 0.05 the worst of the four.
 """
 
 import statistics
@@ -36,7 +31,7 @@ OWN = {
     "paper": SNAPSHOT,
     "gpu": SNAPSHOT,
 } | {
-    scale: figure_2.RUNS[scale]["SimCLR", "64"].partition(f",scale={scale}")[2]
+    scale: figure_2.TABLE.runs[scale]["SimCLR", "64"].partition(f",scale={scale}")[2]
     for scale in ("small_mnist", "cpu")
 }
 
@@ -47,8 +42,6 @@ def arguments(scale: str, method: str, tau: float) -> str:
     return f"configs/flatclr_cifar10.py:method={method},scale={scale}{OWN[scale]}{override}"
 
 
-METRIC, ALSO = figure_2.METRIC, figure_2.ALSO
-CURVES = figure_2.CURVES
 RUNS = {
     scale: {
         (SCHEDULED, str(target)): arguments(scale, f"flatclr,ess={target}", 1.0 if scale == "paper" else 0.1)
@@ -56,19 +49,7 @@ RUNS = {
     }
     | {(FIXED, str(tau)): arguments(scale, "simclr", tau) for tau in TAUS[scale]}
     for scale in TARGETS
-} | {"smoke": figure_2.RUNS["smoke"]}
-SWEEP, CHOOSES = {"small_mnist": figure_2.SWEEP["small_mnist"]}, harness.BY_FEW_LABELS
-REPORTED = {"linear top-1, %": {cell: None for cell in RUNS["paper"]}}  # drawn
-ASSUMED = {
-    "targets and temperatures": "the paper prints the good range alone",
-    "SimCLR's 0.04 to 0.06": "over several temperatures; the paper may mean one over training (Figure 5: 0.06 to 0.05)",
-    "network": "ResNet-18, the paper's for learning dynamics",
-    "snapshot at epoch 50": "a run of 50 epochs, as the whole length is not printed",
-    "where tau starts": "from 1 at paper (Algorithm S1); from 0.1 else, as 1 % a step has to reach the target soon",
-    "ESS": "over the negatives, as a share of their number; the mean over the last quarter of training",
-    "small_mnist": figure_2.ASSUMED["small, small_mnist"] + "; batch 64",
-    "cpu": figure_2.ASSUMED["cpu"] + "; batch 64",
-}
+} | {"smoke": figure_2.TABLE.runs["smoke"]}
 
 
 def last_quarter(results: Results, cell: tuple[str, str], name: str = "ess") -> list[float]:
@@ -108,36 +89,6 @@ def coverage(results: Results) -> list[float]:
     return [max(seed) - SIMCLR[1] for seed in zip(*found, strict=True)]
 
 
-CLAIMS = (
-    Claim(
-        "ESS targets from 0.15 to 0.4 work better than those outside",
-        "linear top-1, mean over targets inside - each outside, points",
-        good_range,
-        by="each",
-        gates=(gates.headroom, gates.tuned),
-    ),
-    Claim(
-        "ESS scheduling is better than any fixed temperature of SimCLR",
-        "linear top-1, FlatCLR at target 0.3 - SimCLR at each temperature, points",
-        against_fixed,
-        by="each",
-        gates=(gates.headroom, gates.regime(FIXED, "0.1"), gates.tuned),
-        ours=True,
-    ),
-    Claim(
-        "SimCLR with a fixed temperature covers only ESS 0.04 to 0.06",
-        "largest ESS over temperatures (with the positive, last quarter) - 0.06",
-        coverage,
-        expects="below",
-        gates=(
-            gates.lacking(
-                "the paper's temperatures are not printed, and ESS tends to 1 as tau grows, for any network"
-            ),
-        ),
-    ),
-)
-
-
 def draw(results: Results):
     """Draw accuracy over the ESS that a run had."""
     from matplotlib.figure import Figure
@@ -156,6 +107,65 @@ def draw(results: Results):
     axes.set(xscale="log", xlabel="ESS of the negatives, last quarter of training", ylabel="linear top-1, %")
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions for scale small_mnist (batch 64), written before any run: every target is held, so that the figure is of
+ESS. Accuracy has a flat top: targets of 0.05 to 0.3 lie within a point of each other with all labels, 0.5 is below by 1
+to 3, and the best target is within half a point of SimCLR's best temperature, since a target is a temperature in the
+end. A surprise would be target 0.3 a point above every fixed temperature, or 0.05 the worst of the four.
+""",
+    runs=RUNS,
+    metric=figure_2.TABLE.metric,
+    also=figure_2.TABLE.also,
+    curves=figure_2.TABLE.curves,
+    sweep={"small_mnist": figure_2.TABLE.sweep["small_mnist"]},
+    chooses=harness.BY_FEW_LABELS,
+    reported={"linear top-1, %": {cell: None for cell in RUNS["paper"]}},  # drawn
+    assumed={
+        "targets and temperatures": "the paper prints the good range alone",
+        "SimCLR's 0.04 to 0.06": "over several temperatures; the paper may mean one over training (Figure 5: 0.06 to"
+        " 0.05)",
+        "network": "ResNet-18, the paper's for learning dynamics",
+        "snapshot at epoch 50": "a run of 50 epochs, as the whole length is not printed",
+        "where tau starts": "from 1 at paper (Algorithm S1); from 0.1 else, as 1 % a step has to reach the target soon",
+        "ESS": "over the negatives, as a share of their number; the mean over the last quarter of training",
+        "small_mnist": figure_2.TABLE.assumed["small, small_mnist"] + "; batch 64",
+        "cpu": figure_2.TABLE.assumed["cpu"] + "; batch 64",
+    },
+    claims=(
+        Claim(
+            "ESS targets from 0.15 to 0.4 work better than those outside",
+            "linear top-1, mean over targets inside - each outside, points",
+            good_range,
+            by="each",
+            gates=(gates.headroom, gates.tuned),
+        ),
+        Claim(
+            "ESS scheduling is better than any fixed temperature of SimCLR",
+            "linear top-1, FlatCLR at target 0.3 - SimCLR at each temperature, points",
+            against_fixed,
+            by="each",
+            gates=(gates.headroom, gates.regime(FIXED, "0.1"), gates.tuned),
+            ours=True,
+        ),
+        Claim(
+            "SimCLR with a fixed temperature covers only ESS 0.04 to 0.06",
+            "largest ESS over temperatures (with the positive, last quarter) - 0.06",
+            coverage,
+            expects="below",
+            gates=(
+                gates.lacking(
+                    "the paper's temperatures are not printed, and ESS tends to 1 as tau grows, for any network"
+                ),
+            ),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -9,22 +9,27 @@ import sys
 
 from experiments import harness
 from experiments.flatnce import figure_4
-from experiments.harness.measured import found as measured_of
-
-ASSUMED = figure_4.ASSUMED
+from experiments.harness.results import measured
 
 
 def read() -> dict | None:
     """Read Figure 4's rows; None before that is measured."""
-    return measured_of(figure_4)
-
-
-page = figure_4.page
+    return measured(figure_4.TABLE)
 
 
 def draw(found: dict):
     """Draw accuracy over the mini-batch estimate."""
     return figure_4.scatter(found, "mini_batch", "mutual information by the training's mini-batch, nats")
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed=figure_4.TABLE.assumed,
+    draw=draw,
+    read=read,
+    page=figure_4.page,
+)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,6 @@ WORDS = {
     "info_nce": ("Large", "Excellent"),
     "flat_nce": ("Low", "Excellent"),
 }
-ASSUMED = {
-    "everything but the estimators": "the paper measures nothing here; Gaussians as in EqCo's Table 9, exact critic",
-    "form": "Table 1's FlatNCE row is not eq. 6, and its FL row has the opposite sign: the text's are taken",
-}
 
 
 def estimates(information: float, negatives: int, batches: int, seed: int) -> dict:
@@ -161,90 +157,6 @@ def drowning(form: str):
     return lambda found: [precision(dtype, form) - precision(dtype, "FlatNCE ours") - 0.1 for dtype in types]
 
 
-CLAIMS = (
-    Claim(
-        "FlatNCE bounds the mutual information from below (Corollary 3.4)",
-        "bias of log K - mean(c), nats, a number each information and K",
-        lambda found: of(found, "flat_nce", "bias"),
-        expects="below",
-        by="formula",
-        ours=True,
-    ),
-    Claim(
-        "InfoNCE bounds the mutual information from below",
-        "bias, nats, a number each information and K",
-        lambda found: of(found, "info_nce", "bias"),
-        expects="below",
-        by="formula",
-    ),
-    Claim(
-        "Nguyen-Wainwright-Jordan's and Fenchel-Legendre's bias is low, the other two's large (Table 1)",
-        "absolute bias, InfoNCE's and Donsker-Varadhan's each - that of each of the two, plus 0.02, nats, a number each"
-        " information and K",
-        lambda found: [
-            gap + 0.02
-            for large in ("info_nce", "dv")
-            for low in ("nwj", "fl")
-            for gap in differences(of(found, large, "bias"), of(found, low, "bias"))
-        ],
-        by="formula",
-    ),
-    Claim(
-        "Their stability is okay: between Donsker-Varadhan's, poor, and InfoNCE's, excellent (Table 1)",
-        "standard deviation over batches, Donsker-Varadhan - each of the two, and these - InfoNCE, nats, at each"
-        " information and K, a number each draw of the batches",
-        between,
-        by="each",
-    ),
-    Claim(
-        "FlatNCE has less bias than InfoNCE (Table 1)",
-        "absolute bias, InfoNCE - FlatNCE, nats, a number each information and K",
-        lambda found: differences(of(found, "info_nce", "bias"), of(found, "flat_nce", "bias")),
-        by="formula",
-        ours=True,
-    ),
-    Claim(
-        "Donsker-Varadhan's bias is larger than FlatNCE's (Table 1: large, low)",
-        "absolute bias, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
-        lambda found: differences(of(found, "dv", "bias"), of(found, "flat_nce", "bias")),
-        by="formula",
-        ours=True,
-    ),
-    Claim(
-        "FlatNCE is as stable as InfoNCE (Table 1)",
-        "standard deviation over batches, FlatNCE - InfoNCE, nats, a number each information and K",
-        lambda found: differences(of(found, "flat_nce", "spread"), of(found, "info_nce", "spread")),
-        expects="within",
-        margin=0.1,
-        by="formula",
-        ours=True,
-    ),
-    Claim(
-        "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
-        "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, at each information and K, a number each"
-        " draw of the batches",
-        steadier,
-        by="each",
-        ours=True,
-    ),
-    Claim(
-        "InfoNCE's gradient drowns in low precision, as a cross-entropy of logits of that precision",
-        "largest relative error of the scores' gradient, cross-entropy of the logits - FlatNCE - 0.1, in float32,"
-        " bfloat16 and float16 (figure_precision)",
-        drowning("InfoNCE cross-entropy"),
-        by="formula",
-    ),
-    Claim(
-        "InfoNCE's gradient drowns also where it is computed stably from scores of low precision",
-        "largest relative error of the scores' gradient, this library's InfoNCE - FlatNCE - 0.1, in float32, bfloat16"
-        " and float16: float16's is 1, the others' below 0.01 (figure_precision)",
-        drowning("InfoNCE ours"),
-        by="formula",
-        ours=True,
-    ),
-)
-
-
 def draw(found: dict):
     """Draw bias over K, a panel an estimate, a line each information."""
     from matplotlib.figure import Figure
@@ -268,6 +180,102 @@ def draw(found: dict):
     figure.axes[0].set_ylabel("bias, nats")
     figure.axes[0].legend(frameon=False, fontsize=7)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={
+        "everything but the estimators": "the paper measures nothing here; Gaussians as in EqCo's Table 9, exact"
+        " critic",
+        "form": "Table 1's FlatNCE row is not eq. 6, and its FL row has the opposite sign: the text's are taken",
+    },
+    claims=(
+        Claim(
+            "FlatNCE bounds the mutual information from below (Corollary 3.4)",
+            "bias of log K - mean(c), nats, a number each information and K",
+            lambda found: of(found, "flat_nce", "bias"),
+            expects="below",
+            by="formula",
+            ours=True,
+        ),
+        Claim(
+            "InfoNCE bounds the mutual information from below",
+            "bias, nats, a number each information and K",
+            lambda found: of(found, "info_nce", "bias"),
+            expects="below",
+            by="formula",
+        ),
+        Claim(
+            "Nguyen-Wainwright-Jordan's and Fenchel-Legendre's bias is low, the other two's large (Table 1)",
+            "absolute bias, InfoNCE's and Donsker-Varadhan's each - that of each of the two, plus 0.02, nats, a number"
+            " each information and K",
+            lambda found: [
+                gap + 0.02
+                for large in ("info_nce", "dv")
+                for low in ("nwj", "fl")
+                for gap in differences(of(found, large, "bias"), of(found, low, "bias"))
+            ],
+            by="formula",
+        ),
+        Claim(
+            "Their stability is okay: between Donsker-Varadhan's, poor, and InfoNCE's, excellent (Table 1)",
+            "standard deviation over batches, Donsker-Varadhan - each of the two, and these - InfoNCE, nats, at each"
+            " information and K, a number each draw of the batches",
+            between,
+            by="each",
+        ),
+        Claim(
+            "FlatNCE has less bias than InfoNCE (Table 1)",
+            "absolute bias, InfoNCE - FlatNCE, nats, a number each information and K",
+            lambda found: differences(of(found, "info_nce", "bias"), of(found, "flat_nce", "bias")),
+            by="formula",
+            ours=True,
+        ),
+        Claim(
+            "Donsker-Varadhan's bias is larger than FlatNCE's (Table 1: large, low)",
+            "absolute bias, Donsker-Varadhan - FlatNCE, nats, a number each information and K",
+            lambda found: differences(of(found, "dv", "bias"), of(found, "flat_nce", "bias")),
+            by="formula",
+            ours=True,
+        ),
+        Claim(
+            "FlatNCE is as stable as InfoNCE (Table 1)",
+            "standard deviation over batches, FlatNCE - InfoNCE, nats, a number each information and K",
+            lambda found: differences(of(found, "flat_nce", "spread"), of(found, "info_nce", "spread")),
+            expects="within",
+            margin=0.1,
+            by="formula",
+            ours=True,
+        ),
+        Claim(
+            "FlatNCE is more stable than Donsker-Varadhan (Table 1)",
+            "standard deviation over batches, Donsker-Varadhan - FlatNCE, nats, at each information and K, a number"
+            " each draw of the batches",
+            steadier,
+            by="each",
+            ours=True,
+        ),
+        Claim(
+            "InfoNCE's gradient drowns in low precision, as a cross-entropy of logits of that precision",
+            "largest relative error of the scores' gradient, cross-entropy of the logits - FlatNCE - 0.1, in float32,"
+            " bfloat16 and float16 (figure_precision)",
+            drowning("InfoNCE cross-entropy"),
+            by="formula",
+        ),
+        Claim(
+            "InfoNCE's gradient drowns also where it is computed stably from scores of low precision",
+            "largest relative error of the scores' gradient, this library's InfoNCE - FlatNCE - 0.1, in float32,"
+            " bfloat16 and float16: float16's is 1, the others' below 0.01 (figure_precision)",
+            drowning("InfoNCE ours"),
+            by="formula",
+            ours=True,
+        ),
+    ),
+    draw=draw,
+    measure=measure,
+    page=page,
+)
 
 
 if __name__ == "__main__":

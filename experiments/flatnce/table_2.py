@@ -17,15 +17,7 @@ EPOCHS = tuple(range(10, 101, 10))
 COLUMN = "linear top-1, %"
 LOOK = " --config.evaluate.every='10 epochs' --config.evaluate.look=\"('linear',)\""
 
-METRIC = {COLUMN: "trained.linear.top1 %"}
 CURVES = ("eval/linear_top1",)
-RUNS = {
-    "paper": {
-        (name, "100"): f"configs/flatclr_imagenet.py:method={method}{LOOK}"
-        for name, method in figure_2.METHODS.items()
-    },
-    "smoke": figure_2.RUNS["smoke"],
-}
 d = harness.doubtful  # the decimal point is lost in the scan
 REPORTED = {
     COLUMN: harness.grid(figure_2.METHODS, EPOCHS, [
@@ -33,26 +25,11 @@ REPORTED = {
         (39.7, d(45.30), 47.74, 49.72, d(50.39), d(53.30), d(54.48), 54.43, 56.25, 56.74),
     ]),
 }  # fmt: skip
-ASSUMED = {
-    "optimizer, schedule, augmentation, head": "as the docstring of configs/flatclr_imagenet.py says",
-    "columns": "one run of 100 epochs, judged on the way; the paper does not say that it is one",
-    "classifier": "Adam at 0.001, batch 512, until its loss falls by less than 0.1 % in 5 epochs",
-}
 
 
 def end(results: Results) -> list[float]:
     """Return FlatCLR - SimCLR after 100 epochs, a seed each."""
     return results.differences(("FlatCLR", "100"), ("SimCLR", "100"))
-
-
-CLAIMS = (
-    Claim(
-        "FlatCLR is better on ImageNet at batch 512",
-        "linear top-1, FlatCLR - SimCLR, points",
-        end,
-        needs="two runs of ImageNet, about 40 GPU-hours each; on small sets the claim is Figure 2's",
-    ),
-)
 
 
 def draw(results: Results):
@@ -69,6 +46,36 @@ def draw(results: Results):
     axes.set(xlabel="epoch", ylabel=COLUMN)
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={
+        "paper": {
+            (name, "100"): f"configs/flatclr_imagenet.py:method={method}{LOOK}"
+            for name, method in figure_2.METHODS.items()
+        },
+        "smoke": figure_2.TABLE.runs["smoke"],
+    },
+    metric={COLUMN: "trained.linear.top1 %"},
+    curves=CURVES,
+    reported=REPORTED,
+    assumed={
+        "optimizer, schedule, augmentation, head": "as the docstring of configs/flatclr_imagenet.py says",
+        "columns": "one run of 100 epochs, judged on the way; the paper does not say that it is one",
+        "classifier": "Adam at 0.001, batch 512, until its loss falls by less than 0.1 % in 5 epochs",
+    },
+    claims=(
+        Claim(
+            "FlatCLR is better on ImageNet at batch 512",
+            "linear top-1, FlatCLR - SimCLR, points",
+            end,
+            needs="two runs of ImageNet, about 40 GPU-hours each; on small sets the claim is Figure 2's",
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def numbers(name: str, scale: str) -> dict[str, dict[str, float]]:
     read = Results(table_of(name), scale)
     return {
         " | ".join(cell): {
-            heading: read.mean(*cell, heading) for heading, path in read.table.METRIC.items() if path
+            heading: read.mean(*cell, heading) for heading, path in read.table.metric.items() if path
         }
         for cell in read.cells
     }

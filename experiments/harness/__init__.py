@@ -1,25 +1,7 @@
 """What every table and figure of the papers shares: plan, run, collect, render, diff.
 
-A table is a module of ``experiments/<paper>/`` that says
-
-* ``RUNS``: scale -> (row, column) -> the command's arguments, ``configs/x.py:scale=cpu --config.a.b=c``;
-* ``METRIC``: heading -> path into a run's result, ``trained.linear.top1 %`` (``%``: times 100), ``metrics.ess``, or
-  None where nothing here gives that number;
-* ``REPORTED``: heading -> (row, column) -> the paper's number, :func:`doubtful` or None where it is lost;
-* ``ASSUMED``: what the paper does not print -> our choice and its source;
-
-and may say ``SEEDS`` (scale -> seeds), ``SWEEP`` (scale -> leaf -> values, or scale -> row -> leaf -> values: chosen on
-a validation part of the training images, by the first heading of ``METRIC`` or the path that ``CHOOSES`` has for the
-scale, and a seed that judges nothing, or as many as ``CHOOSING_SEEDS`` has for the scale; at small scales a sweep of
-rates goes on beyond its edge, twice or ``FURTHER`` times), ``PUBLISHED_RATES`` (scales whose rates are the paper's),
-``ALSO`` (scale -> further headings and paths, which its runs alone have), ``CURVES`` (metrics kept over training),
-``NEEDS`` (what a cell that is not run would take), ``CLAIMS`` (what the table is evidence for, by the rules of
-``judging`` and after the claim's ``gates``; a claim that no small scale has cells for says why, ``needs``) and
-``draw(results)`` (a matplotlib figure).
-
-A table without training runs (a formula, a measurement of seconds) says ``measure() -> dict`` in the place of ``RUNS``
-and ``METRIC`` (or ``read()``, of what another file has measured), and ``page(found)``, the lines of Markdown that show
-it.
+A table is a module of ``experiments/<paper>/`` that declares ``TABLE = Table(__name__, __doc__, ...)`` and ends in ``if
+__name__ == "__main__": sys.exit(harness.main())``. :class:`Table` documents the fields; a wrong one raises at import.
 
     python -m experiments.flatnce.figure_2 plan|run|collect|render|diff [--scale=cpu]
     python -m experiments.harness pages|csv|stale
@@ -36,10 +18,8 @@ The same seed gives every cell the same first weights, order and augmentation, s
 
 from experiments.harness import gates
 from experiments.harness.cli import main
-from experiments.harness.evidence import above_all, of_extremes
-from experiments.harness.judging import Claim
 from experiments.harness.pages import lines, markdown, summary
-from experiments.harness.results import Results
+from experiments.harness.results import Results, above_all, of_extremes
 from experiments.harness.table import (
     ADAMW_RATES,
     BRIEF,
@@ -52,6 +32,8 @@ from experiments.harness.table import (
     SCALES,
     SEEDS,
     SMALL,
+    Claim,
+    Table,
     all_tables,
     brief,
     command,
@@ -65,7 +47,7 @@ from experiments.harness.table import (
 
 __all__ = [
     "BRIEF", "BY_FEW_LABELS", "FEW", "FEW_LABELS", "KNN_TOO", "OWN_DRAWS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim",
-    "Results",
+    "Results", "Table",
     "above_all", "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
     "ADAMW_RATES", "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

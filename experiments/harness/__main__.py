@@ -7,10 +7,10 @@ import sys
 import experiments.harness
 from experiments.harness import flat
 from experiments.harness.cli import command_line
-from experiments.harness.compare import compare, of_revision, of_tree
 from experiments.harness.jobs import Job, rekey, stale
 from experiments.harness.ledger import pages
 from experiments.harness.pages import page_of, render
+from experiments.harness.records import compare, of_revision, of_tree
 from experiments.harness.running import run_jobs
 from experiments.harness.table import ROOT, all_tables, table_of
 

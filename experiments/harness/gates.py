@@ -1,7 +1,7 @@
 """What has to be met before numbers judge a claim; a gate that fails says why in a few words.
 
 At the scale ``paper`` the setting is the claim's own, so that only what is missing is asked for there. A table whose
-rates are printed in its paper names the scales that have them, ``PUBLISHED_RATES``.
+rates are printed in its paper names the scales that have them, ``published_rates``.
 """
 
 import functools
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from experiments.harness.jobs import RATE, choose, choosing
-from experiments.harness.judging import Estimate, Gate, student
+from experiments.harness.judging import Estimate, student
 from experiments.harness.records import pick
 from experiments.harness.results import Results
-from experiments.harness.table import ALL_LABELS, ROOT, SCALES, SMALL, TEN_LABELS, Cell, table_of
+from experiments.harness.table import ALL_LABELS, ROOT, SCALES, SMALL, TEN_LABELS, Cell, Gate
 
 ROOM = 3.0  # points that accuracy must be able to move by
 REGIME = 0.5  # median W = sigmoid(c) of InfoNCE; above it InfoNCE's gradient is dc but for a scalar, as its rivals' is
@@ -30,8 +30,10 @@ def levels(scale: str, few: bool = False) -> dict[str, float]:
     ``few``: of a classifier of 10 labels a class.
     """
     if scale in (*SMALL, "gpu"):
-        controls = Results(table_of("family/controls"), scale)
-        return controls.table.levels(controls.by_few_labels() if few else controls)
+        from experiments.family import controls
+
+        found = Results(controls.TABLE, scale)
+        return controls.levels(found.by_few_labels() if few else found)
     return _on_digits() if scale == "cpu" else {}
 
 
@@ -143,7 +145,7 @@ def tuned(results: Results, half: float, ending: str = "") -> str:
     Where 10 labels a class judge and all labels chose, another rate must not be better by more than the claim's
     interval can show.
     """
-    if results.scale in getattr(results.table, "PUBLISHED_RATES", ()):
+    if results.scale in results.table.published_rates:
         return ""
     edges, untuned = [], []
     judged = results.judged or results.cells

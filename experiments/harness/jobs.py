@@ -7,7 +7,6 @@ import pathlib
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from experiments.harness import records
@@ -16,16 +15,15 @@ from experiments.harness.table import (
     SMALL,
     VALIDATION,
     Cell,
+    Table,
     all_tables,
     config_of,
-    metric_of,
-    seeds_of,
     stem_of,
     table_of,
 )
 
 CHOOSING = 100  # the first seed of the runs that choose
-RATE, FURTHER = "schedule.learning_rate", 2  # what a sweep goes beyond its edge in, and how often
+RATE = "schedule.learning_rate"  # what a sweep goes beyond its edge in
 # Curves that every record keeps where they were logged: gates read them, and one run serves all tables.
 ALWAYS = ("w_p50", "ess", "ess_with_positive", "info_nce", "query_ess", "query_gradient_norm")
 
@@ -62,7 +60,7 @@ class Job(NamedTuple):
 
     def arguments(self) -> str:
         """Return the arguments of the command."""
-        own = table_of(self.table).RUNS[self.scale][self.cell]
+        own = table_of(self.table).runs[self.scale][self.cell]
         overrides = [f"--config.{leaf}={shlex.quote(str(value))}" for leaf, value in self.point]
         if not self.chosen:
             overrides.append(f"--config.data.validation={VALIDATION}")
@@ -76,8 +74,8 @@ class Job(NamedTuple):
         """Return the seeds: a sweep chooses by a seed of its own, or several, which judge nothing."""
         table = table_of(self.table)
         if self.chosen:
-            return seeds_of(table, self.scale)[: self.most]
-        return tuple(range(CHOOSING, CHOOSING + getattr(table, "CHOOSING_SEEDS", {}).get(self.scale, 1)))
+            return table.seeds_at(self.scale)[: self.most]
+        return tuple(range(CHOOSING, CHOOSING + table.choosing_seeds.get(self.scale, 1)))
 
     def result(self, seed: int) -> dict[str, Any] | None:
         """Return what is kept of the finished run, or it says of itself here; None before that."""
@@ -99,7 +97,7 @@ class Job(NamedTuple):
     def failure(self, result: dict[str, Any]) -> str:
         """Say what failed of a finished run that the table reads; empty: nothing."""
         paths = (
-            () if "diverged" in result else filter(None, metric_of(table_of(self.table), self.scale).values())
+            () if "diverged" in result else filter(None, table_of(self.table).metric_at(self.scale).values())
         )
         return next((f"{path}: {why}" for path in paths if (why := records.failure(result, path))), "")
 
@@ -116,23 +114,23 @@ def folder_of(key: str, seed: int) -> pathlib.Path:
     return ROOT / "runs" / "experiments" / key / f"seed{seed}"
 
 
-def sweep_points(table: ModuleType, scale: str, row: str) -> list[Point]:
+def sweep_points(table: Table, scale: str, row: str) -> list[Point]:
     """Return the points of the table's (or of this row's own) sweep at a scale; one empty point where there is none."""
-    sweep = getattr(table, "SWEEP", {}).get(scale, {})
+    sweep = table.sweep.get(scale, {})
     if any(isinstance(of_row, Mapping) for of_row in sweep.values()):
         sweep = sweep.get(row, {})
     return [tuple(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
-def choosing(table: ModuleType, scale: str, cell: Cell) -> list[Job]:
+def choosing(table: Table, scale: str, cell: Cell) -> list[Job]:
     """Return the jobs that a cell's sweep chooses by; none without a sweep.
 
     At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most (or as often as
-    the table's ``FURTHER`` says): a claim is judged at rates inside of what was tried.
+    the table's ``further`` says): a claim is judged at rates inside of what was tried.
     """
     points = sweep_points(table, scale, cell[0])
-    found = [Job(table.__name__, scale, cell, p, chosen=False) for p in points if p]
-    for _ in range(getattr(table, "FURTHER", FURTHER) if scale in SMALL and found else 0):
+    found = [Job(table.name, scale, cell, p, chosen=False) for p in points if p]
+    for _ in range(table.further if scale in SMALL and found else 0):
         if any(job.result(seed) is None for job in found for seed in job.seeds()):
             break
         best = max(found, key=lambda job: score_of(table, job))  # of equal ones the first
@@ -153,7 +151,7 @@ def _beyond(best: Job, tried: Sequence[Job]) -> Point | None:
     return tuple((leaf, further if leaf == RATE else value) for leaf, value in best.point)
 
 
-def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
+def choose(table: Table, scale: str, cell: Cell) -> Point | None:
     """Return the best point of the cell's sweep on the validation part.
 
     None before all its points have run, or if every one of them diverged.
@@ -168,7 +166,7 @@ def choose(table: ModuleType, scale: str, cell: Cell) -> Point | None:
     return None if jobs and best == () else best
 
 
-def score_of(table: ModuleType, job: Job) -> float:
+def score_of(table: Table, job: Job) -> float:
     """Return what chooses of a point that has run: the mean over its seeds; the worst where one diverged."""
     found = [job.result(seed) for seed in job.seeds()]
     if any("diverged" in result for result in found):
@@ -177,25 +175,25 @@ def score_of(table: ModuleType, job: Job) -> float:
     return score if math.isfinite(score) else -math.inf
 
 
-def chosen_by(table: ModuleType, scale: str) -> str:
-    """Return the path of what a sweep chooses by, CHOOSES of the scale or else that of METRIC's first heading."""
-    return getattr(table, "CHOOSES", {}).get(scale, next(iter(table.METRIC.values())))
+def chosen_by(table: Table, scale: str) -> str:
+    """Return the path that a sweep chooses by: ``chooses`` of the scale, else the first of ``metric``."""
+    return table.chooses.get(scale, next(iter(table.metric.values())))
 
 
-def jobs(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> list[Job]:
+def jobs(table: Table, scale: str, cells: Sequence[Cell] | None = None) -> list[Job]:
     """Return what is left to run: the points to choose among, and the chosen ones of the cells that have chosen."""
     found = []
-    for cell in cells or table.RUNS.get(scale, {}):
+    for cell in cells or table.runs.get(scale, {}):
         point = choose(table, scale, cell)
-        found += choosing(table, scale, cell) if point is None else [Job(table.__name__, scale, cell, point)]
+        found += choosing(table, scale, cell) if point is None else [Job(table.name, scale, cell, point)]
     return [job for job in found if not job.done()]
 
 
-def without_choice(table: ModuleType, scale: str) -> list[str]:
+def without_choice(table: Table, scale: str) -> list[str]:
     """Return a sentence for every cell that cannot choose: all points of its sweep diverged."""
     return [
-        f"{Job(table.__name__, scale, cell).name}: every point of its sweep diverged; widen SWEEP."
-        for cell in table.RUNS.get(scale, {})
+        f"{Job(table.name, scale, cell).name}: every point of its sweep diverged; widen it."
+        for cell in table.runs.get(scale, {})
         if choose(table, scale, cell) is None and all(job.done() for job in choosing(table, scale, cell))
     ]
 
@@ -209,12 +207,12 @@ def distinct(found: Sequence[Job]) -> list[Job]:
     return list(best.values())
 
 
-def collect(table: ModuleType, scale: str, cells: Sequence[Cell] | None = None) -> int:
+def collect(table: Table, scale: str, cells: Sequence[Cell] | None = None) -> int:
     """Keep what has finished here of the runs of cells (default: all); return the number of runs that are now kept."""
     kept = 0
-    for cell in table.RUNS.get(scale, {}) if cells is None else cells:
+    for cell in table.runs.get(scale, {}) if cells is None else cells:
         point = choose(table, scale, cell)
-        last = [] if point is None else [Job(table.__name__, scale, cell, point)]
+        last = [] if point is None else [Job(table.name, scale, cell, point)]
         for job in [*choosing(table, scale, cell), *last]:
             keep(job)
             kept += bool(records.read(job.key))
@@ -271,16 +269,16 @@ def _kept(job: Job, seed: int, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(job: Job) -> set[str]:
-    """Return the curves to keep: ``ALWAYS``, and the CURVES of all tables that read this run."""
-    names = {*ALWAYS, *table_of(job.table).CURVES}
+    """Return the curves to keep: ``ALWAYS``, and the ``curves`` of all tables that read this run."""
+    names = {*ALWAYS, *table_of(job.table).curves}
     for other in map(table_of, all_tables()):
-        cells = [(scale, cell, text) for scale, of in other.RUNS.items() for cell, text in of.items()]
-        if other.CURVES and any(
+        cells = [(scale, cell, text) for scale, of in other.runs.items() for cell, text in of.items()]
+        if other.curves and any(
             stem_of(text) == stem_of(job.arguments())
-            and job._replace(table=other.__name__, scale=scale, cell=cell).key == job.key
+            and job._replace(table=other.name, scale=scale, cell=cell).key == job.key
             for scale, cell, text in cells
         ):
-            names |= set(other.CURVES)
+            names |= set(other.curves)
     return names
 
 
@@ -289,11 +287,11 @@ def stale() -> list[str]:
     more."""
     asked: dict[str, list[Job]] = {}
     for table in map(table_of, all_tables()):
-        for scale, cells in table.RUNS.items():
+        for scale, cells in table.runs.items():
             for cell in cells:
                 tried = choosing(table, scale, cell)
                 points = dict.fromkeys([*sweep_points(table, scale, cell[0]), *(job.point for job in tried)])
-                found = [Job(table.__name__, scale, cell, point) for point in points]
+                found = [Job(table.name, scale, cell, point) for point in points]
                 for job in [*found, *tried]:
                     asked.setdefault(stem_of(job.arguments()), []).append(job)
     wrong = []

@@ -14,7 +14,7 @@ Every rule reads one interval of 95 %, so that a false "holds" and a false "does
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from scipy import special, stats
@@ -22,39 +22,9 @@ from scipy import special, stats
 from contrastive_jax.evaluators import RUN_SEED
 from experiments.harness.jobs import choosing
 from experiments.harness.results import Results
-from experiments.harness.table import TEN_LABELS, seeds_of
+from experiments.harness.table import TEN_LABELS, Claim
 
 TAIL = 0.025  # of a false "holds", and of a false "does not hold"
-
-Gate = Callable[[Any, float], str]
-"""(what the evidence reads, half-width of the interval) -> why the claim cannot be judged there; empty: it can."""
-
-
-class Claim(NamedTuple):
-    """A sentence of the paper, and what we have to say about it.
-
-    Attributes:
-      text: the claim.
-      effect: what :attr:`evidence` measures, with its unit, "linear top-1 at batch 16, FlatNCE - InfoNCE, points".
-      evidence: results (of a table with ``measure()``: what it returned) -> one number a seed; by ``each`` a list a
-        comparison of one number a seed; None: nothing here tests it.
-      expects: "above" or "below" 0 by the claim; or "within": the effect is no larger than ``margin``.
-      margin: for "within"; fixed here before a run.
-      by: the rule, "seeds", "each", "fisher" or "formula".
-      gates: what has to be met before the numbers are a judgement.
-      needs: why no cell at a small scale can test it; the ledger says so where nothing has.
-      ours: the paper does not print it: a weaker or corrected reading, or a control, which the ledger counts apart.
-    """
-
-    text: str
-    effect: str = ""
-    evidence: Callable[[Any], Sequence[Any]] | None = None
-    expects: str = "above"
-    margin: float = 0.0
-    by: str = "seeds"
-    gates: tuple[Gate, ...] = ()
-    needs: str = ""
-    ours: bool = False
 
 
 class Estimate(NamedTuple):
@@ -160,7 +130,7 @@ def seeds_left(read: Any) -> str:
     """Say how many seeds of the judged cells are left to run: a claim is judged once, by all of them."""
     if not isinstance(read, Results) or not read.judged:
         return ""
-    planned = seeds_of(read.table, read.scale)
+    planned = read.table.seeds_at(read.scale)
     common = set.intersection(*(set(read.cells[cell]["seeds"]) for cell in read.judged))
     return f"{len(common)} of {len(planned)} seeds" if len(common) < len(planned) else ""
 

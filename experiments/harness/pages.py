@@ -5,17 +5,16 @@ import pathlib
 import re
 import statistics
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any
 
-from experiments.harness.claims import ledger_rows
 from experiments.harness.jobs import choose, choosing, chosen_by, score_of
-from experiments.harness.measured import found, is_measured
-from experiments.harness.results import Results
-from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, command, metric_of, seeds_of, where
+from experiments.harness.ledger import ledger_rows
+from experiments.harness.results import Results, measured
+from experiments.harness.table import ROOT, SCALES, Cell, Doubtful, Table, command
 
 PAGES = SCALES[:-1]  # what a page shows
 ALWAYS = ("paper", "cpu")  # also where nothing was run
+COMMAND = ("    ", "python -m ")  # what a docstring's line of a command begins with
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
@@ -57,12 +56,12 @@ def _ordered(cells: Iterable[Cell]) -> tuple[list[str], list[str]]:
     return rows, columns
 
 
-def section(table: ModuleType, scale: str) -> list[str]:
+def section(table: Table, scale: str) -> list[str]:
     """Write a scale's part of the page: a table for each heading, ours beside the paper's."""
     results, lines = Results(table, scale), [f"## Scale `{scale}`", ""]
-    runs = table.RUNS.get(scale, {})
-    for heading in metric_of(table, scale):
-        reported = table.REPORTED.get(heading, {})
+    runs = table.runs.get(scale, {})
+    for heading in table.metric_at(scale):
+        reported = table.reported.get(heading, {})
         paper = scale == "paper" and reported
         if not (results or paper):
             continue
@@ -88,7 +87,7 @@ def section(table: ModuleType, scale: str) -> list[str]:
     lines += _sweeps(table, scale)
     if runs:
         lines += ["", "<details><summary>The command of every cell</summary>", "", "```sh"]
-        seed = seeds_of(table, scale)[0]
+        seed = table.seeds_at(scale)[0]
         lines += [
             command(results.cells.get(cell, {"arguments": runs[cell]})["arguments"], seed) for cell in runs
         ]
@@ -96,10 +95,10 @@ def section(table: ModuleType, scale: str) -> list[str]:
     return lines
 
 
-def _sweeps(table: ModuleType, scale: str) -> list[str]:
+def _sweeps(table: Table, scale: str) -> list[str]:
     """List what the points of each cell's sweep reached on the images that choose, the chosen one in bold."""
     body, seeds = [], 0
-    for cell in table.RUNS.get(scale, {}):
+    for cell in table.runs.get(scale, {}):
         chosen = choose(table, scale, cell)
         ran = [job for job in choosing(table, scale, cell) if None not in map(job.result, job.seeds())]
         tried = []
@@ -130,28 +129,29 @@ def _protocols(results: Results) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def page_of(table: ModuleType) -> pathlib.Path:
+def page_of(table: Table) -> pathlib.Path:
     """Return ``results/<file>.md`` beside the table."""
-    return (ROOT / where(table)).parent / "results" / f"{where(table).name}.md"
+    return (ROOT / table.path).parent / "results" / f"{table.path.name}.md"
 
 
-def text(table: ModuleType) -> str:
+def text(table: Table) -> str:
     """Write the page: verdicts, figures, numbers at each scale beside the paper's, assumptions; commands last."""
-    title, _, about = (table.__doc__ or "").partition("\n")
+    title, _, about = (table.about or "").partition("\n")
     commands, prose = _parted(about)
-    lines = [f"# {title.rstrip('.')}", "", *([prose, ""] if prose else [])]
-    if table.CLAIMS:
+    paragraphs = [part for part in (prose, *table.rounds) if part]
+    lines = [f"# {title.rstrip('.')}", "", *(line for part in paragraphs for line in (part, ""))]
+    if table.claims:
         lines += ["| verdict | claim | evidence |", "| --- | --- | --- |"]
         lines += [f"| {row.verdict()} | {row.sentence()} | {row.evidence} |" for row in ledger_rows(table)]
         lines += ["", "Each claim by itself; [the ledger](../README.md) decides among all of a paper's.", ""]
     lines += [f"![{scale}]({page_of(table).stem}/{scale}.svg)\n" for scale in drawn(table)]
-    if is_measured(table):
-        there = found(table)
+    if table.is_measured:
+        there = measured(table)
         lines += ["Not measured yet.", ""] if there is None else [*table.page(there), ""]
     for scale in PAGES:
-        if scale in table.RUNS and (scale in ALWAYS or Results(table, scale)):
+        if scale in table.runs and (scale in ALWAYS or Results(table, scale)):
             lines += section(table, scale)
-    for heading, entries in (("Assumed", table.ASSUMED), ("Not produced here", table.NEEDS)):
+    for heading, entries in (("Assumed", table.assumed), ("Not produced here", table.needs)):
         if entries:
             lines += [f"## {heading}", "", *(f"- {name}: {why}" for name, why in entries.items()), ""]
     if commands:
@@ -161,20 +161,20 @@ def text(table: ModuleType) -> str:
 
 
 def _parted(about: str) -> tuple[list[str], str]:
-    """Part the commands of a docstring, which are indented, from its prose."""
+    """Part the commands of a docstring, which are indented (unless nothing else follows the title), from its prose."""
     lines = about.strip("\n").rstrip().splitlines()
-    commands = [line.strip() for line in lines if line.startswith("    ")]
-    prose = "\n".join(line for line in lines if not line.startswith("    "))
+    commands = [line.strip() for line in lines if line.startswith(COMMAND)]
+    prose = "\n".join(line for line in lines if not line.startswith(COMMAND))
     return commands, re.sub(r"\n{3,}", "\n\n", prose).strip()
 
 
-def drawn(table: ModuleType) -> dict[str, Any]:
+def drawn(table: Table) -> dict[str, Any]:
     """Return scale -> its results, where the table draws them."""
-    results = {"measured": found(table)} if is_measured(table) else {s: Results(table, s) for s in PAGES}
-    return {scale: of for scale, of in results.items() if of} if hasattr(table, "draw") else {}
+    results = {"measured": measured(table)} if table.is_measured else {s: Results(table, s) for s in PAGES}
+    return {scale: of for scale, of in results.items() if of} if table.draw else {}
 
 
-def render(table: ModuleType) -> str:
+def render(table: Table) -> str:
     """Write the page, and a figure for each scale with results where the table draws one; return the page."""
     import matplotlib
 
@@ -196,7 +196,7 @@ def lines(results: Results, axis: str, heading: str | None = None, log: bool = F
     deviations."""
     from matplotlib.figure import Figure
 
-    heading = heading or next(iter(results.table.METRIC))
+    heading = heading or next(iter(results.table.metric))
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.subplots()
     rows, columns = _ordered(results.cells)

@@ -1,16 +1,17 @@
-"""The kept numbers of a table."""
+"""The kept numbers of a table, and what several papers' claims measure of them."""
 
 import copy
+import json
 import math
+import pathlib
 import statistics
-from collections.abc import Collection, Mapping
-from types import ModuleType
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from experiments.harness import records
 from experiments.harness.jobs import Job, choose, chosen_by, sweep_points
 from experiments.harness.records import pick
-from experiments.harness.table import ALL_LABELS, MEASURES, TEN_LABELS, Cell, metric_of, seeds_of
+from experiments.harness.table import ALL_LABELS, MEASURES, ROOT, TEN_LABELS, Cell, Table
 
 
 class Results:
@@ -35,19 +36,19 @@ class Results:
     measure = ""
     more = 0.0
 
-    def __init__(self, table: ModuleType, scale: str):
+    def __init__(self, table: Table, scale: str):
         self.table, self.scale = table, scale
         self.cells = {
-            cell: record for cell in table.RUNS.get(scale, {}) if (record := _record(table, scale, cell))
+            cell: record for cell in table.runs.get(scale, {}) if (record := _record(table, scale, cell))
         }
 
     def __bool__(self):
         return bool(self.cells)
 
     def values(self, row: Any, column: Any, heading: str | None = None) -> dict[str, float]:
-        """Return seed -> number of a cell, under a heading (default: METRIC's first) or a path; empty if not run."""
-        heading = next(iter(self.table.METRIC)) if heading is None else heading
-        path = metric_of(self.table, self.scale).get(heading, heading)
+        """Return seed -> number of a cell, under a heading (default: the first) or a path; empty if not run."""
+        heading = next(iter(self.table.metric)) if heading is None else heading
+        path = self.table.metric_at(self.scale).get(heading, heading)
         if path is None or self.few and path.startswith("trained.knn"):
             return {}
         path = TEN_LABELS if self.few and path == ALL_LABELS else path
@@ -130,7 +131,7 @@ class Results:
         """Return the same with all cells of the scale; of those that have not run with another's numbers."""
         kept = copy.copy(self)
         some = next(iter(self.cells.values()))
-        kept.cells = {cell: self.cells.get(cell, some) for cell in self.table.RUNS.get(self.scale, {})}
+        kept.cells = {cell: self.cells.get(cell, some) for cell in self.table.runs.get(self.scale, {})}
         return kept
 
     def swept(self, row: Any, column: Any) -> list[list[float]]:
@@ -138,7 +139,7 @@ class Results:
 
         A list a point, of a number a seed that chooses; 0 for one that diverged; [] before all have run.
         """
-        name, path = self.table.__name__, chosen_by(self.table, self.scale)
+        name, path = self.table.name, chosen_by(self.table, self.scale)
         cell = (str(row), str(column))
         points = sweep_points(self.table, self.scale, cell[0])
         jobs = [Job(name, self.scale, cell, point, chosen=False) for point in points]
@@ -148,7 +149,7 @@ class Results:
         return [[0.0 if "diverged" in r else pick(r, path) for r in of_point] for of_point in found]
 
     def curve(self, row: Any, column: Any, name: str) -> dict[str, tuple[list, list]]:
-        """Return seed -> (epochs, values) of one of CURVES."""
+        """Return seed -> (epochs, values) of one of ``curves``."""
         return {
             seed: tuple(result["curves"][name])
             for seed, result in self._seeds((str(row), str(column))).items()
@@ -163,14 +164,65 @@ class Results:
         return self.cells[cell]["seeds"]
 
 
-def _record(table: ModuleType, scale: str, cell: Cell) -> dict[str, Any] | None:
+def _record(table: Table, scale: str, cell: Cell) -> dict[str, Any] | None:
     """Return the record of the run that a cell's sweep chose, if it has one; with the command that the table gives for
     it."""
     if (point := choose(table, scale, cell)) is None:
         return None
-    job = Job(table.__name__, scale, cell, point)
+    job = Job(table.name, scale, cell, point)
     record = records.read(job.key)
     known = record.get("seeds", {})
-    wanted = [seed for seed in map(str, seeds_of(table, scale)) if seed in known]
+    wanted = [seed for seed in map(str, table.seeds_at(scale)) if seed in known]
     seeds = {seed: known[seed] for seed in wanted if not job.failure(known[seed])}
     return record | {"arguments": job.arguments(), "seeds": seeds} if seeds else None
+
+
+def above_all(
+    results: Results, cell: Cell, others: Iterable[Cell], heading: str | None = None
+) -> list[list[float]]:
+    """Return a cell less each of the others, one number a seed each: for "... is the best", judged by ``each``.
+
+    Empty lists of others that have not run: the claim is not tested then.
+    """
+    return [results.differences(cell, other, heading) for other in others if other != cell]
+
+
+def of_extremes(results: Results, row: str, heading: str | None = None, *, least: int = 0) -> list[float]:
+    """Return a row's number at its smallest column, of those from ``least`` on, less that at its largest.
+
+    Columns are numbers, those that the scale has, run or not.
+    """
+    planned = results.table.runs.get(results.scale, {})
+    columns = sorted(int(column) for name, column in planned if name == row and int(column) >= least)
+    if len(columns) < 2:
+        return []
+    return results.differences((row, str(columns[0])), (row, str(columns[-1])), heading)
+
+
+def file_of(table: Table) -> pathlib.Path:
+    """Return where its numbers are kept."""
+    path = ROOT / table.path
+    return path.parent / "results" / path.name / "measured.json"
+
+
+def measured(table: Table) -> dict[str, Any] | None:
+    """Return what ``measure()`` returned when it was run, or ``read()`` finds; None before."""
+    if table.read:
+        return table.read()
+    file = file_of(table)
+    return json.loads(file.read_text())["found"] if file.exists() else None
+
+
+def measure(table: Table) -> str:
+    """Measure what is not yet measured, and keep it; return a sentence about that."""
+    from contrastive_jax import workdir as workdirs
+
+    if table.read:
+        return f"{table.path}: reads what another file has measured"
+    file = file_of(table)
+    if file.exists():
+        return f"{table.path}: done ({file} can be deleted to measure again)"
+    result = {"found": table.measure()} | workdirs.environment()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n")
+    return f"{table.path}: measured"

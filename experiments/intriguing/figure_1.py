@@ -13,11 +13,10 @@ from experiments import harness
 from experiments.intriguing import table_a1, table_a2, table_a3
 
 PANELS = {
-    "CIFAR-10, 2 layers": (table_a1, 128),
-    "ImageNet, 2 layers": (table_a2, 1024),
-    "ImageNet, 3 layers": (table_a3, 1024),
+    "CIFAR-10, 2 layers": (table_a1.TABLE, 128),
+    "ImageNet, 2 layers": (table_a2.TABLE, 1024),
+    "ImageNet, 3 layers": (table_a3.TABLE, 1024),
 }
-METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 
 
 def panels(cells_of):
@@ -30,14 +29,20 @@ def panels(cells_of):
     }
 
 
-RUNS = {"paper": panels(lambda table: table.RUNS["paper"])}
-REPORTED = {"linear top-1, %": panels(lambda table: table.REPORTED["linear top-1, %"])}
-ASSUMED = table_a1.ASSUMED
-
-
 def draw(results: harness.Results):
     """Draw accuracy over epochs."""
     return harness.lines(results, "epochs", log=True)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs={"paper": panels(lambda table: table.runs["paper"])},
+    metric={"linear top-1, %": "trained.linear.top1 %"},
+    reported={"linear top-1, %": panels(lambda table: table.reported["linear top-1, %"])},
+    assumed=table_a1.TABLE.assumed,
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ import sys
 
 from experiments import harness
 
-METRIC: dict = {}
-RUNS: dict = {}
-NEEDS = {
-    "the picture": "`--mode=preview` of `configs/multidigits.py:count=8,placement=random` and `placement=grid`"
-}
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    needs={
+        "the picture": "`--mode=preview` of `configs/multidigits.py:count=8,placement=random` and `placement=grid`"
+    },
+)
 
 
 if __name__ == "__main__":

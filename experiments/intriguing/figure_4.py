@@ -14,11 +14,6 @@ from experiments import harness
 from experiments.harness import Claim
 
 FILE = harness.ROOT / "experiments" / "intriguing" / "results" / "figure_3" / "regions.json"
-NEEDS = {
-    "a verdict": "several seeds of the encoders and of k-means: `figure_3.py` has measured one of each",
-    "the pictures": "COCO's images, and ResNet-50 trained on ImageNet by SimCLR and with labels",
-}
-ASSUMED = {"parts": "digits of MultiDigits, whose masks are known"}
 
 
 def read() -> dict | None:
@@ -45,13 +40,24 @@ def gained(found: dict) -> list[float]:
     return [statistics.mean(gains)]
 
 
-CLAIMS = (
-    Claim(
-        "Mid-layer clusters follow parts",
-        "purity of regions against MultiDigits' masks, SimCLR - the better of untrained and raw pixels, mean over block"
-        " groups and k, points",
-        gained,
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={"parts": "digits of MultiDigits, whose masks are known"},
+    needs={
+        "a verdict": "several seeds of the encoders and of k-means: `figure_3.py` has measured one of each",
+        "the pictures": "COCO's images, and ResNet-50 trained on ImageNet by SimCLR and with labels",
+    },
+    claims=(
+        Claim(
+            "Mid-layer clusters follow parts",
+            "purity of regions against MultiDigits' masks, SimCLR - the better of untrained and raw pixels, mean over"
+            " block groups and k, points",
+            gained,
+        ),
     ),
+    read=read,
+    page=page,
 )
 
 

@@ -9,12 +9,14 @@ import sys
 
 from experiments import harness
 
-METRIC: dict = {}
-RUNS: dict = {}
-NEEDS = {
-    "the pictures": "`--mode=preview` of `configs/digit_on_imagenet.py`, `configs/multidigits.py:size=60` and"
-    " `configs/randbit_cifar10.py:bits=3` (of its channels the first three are shown)"
-}
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    needs={
+        "the pictures": "`--mode=preview` of `configs/digit_on_imagenet.py`, `configs/multidigits.py:size=60` and"
+        " `configs/randbit_cifar10.py:bits=3` (of its channels the first three are shown)"
+    },
+)
 
 
 if __name__ == "__main__":

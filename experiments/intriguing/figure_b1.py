@@ -50,9 +50,7 @@ def cells(config, rows, bits, scale="paper"):
     }
 
 
-SEEDS = harness.SEEDS | {"small": (0, 1, 2)}
 LARGE = ("NT-Xent, batch 1024", "NT-Xent, batch 2048", "MoCo v2, queue 32,768")
-METRIC, ALSO = {"linear top-1, %": "trained.linear.top1 %"}, {"small": harness.KNN_TOO}
 RUNS = {
     "paper": cells("randbit_cifar10", ROWS, BITS),
     "small": cells(
@@ -71,16 +69,6 @@ RUNS = {
         (0, 8, 12),
         "gpu",
     ),
-}
-REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
-ASSUMED = {
-    "bits, batch sizes, tau, lambda, queues": "lost in the text at hand (only 'less than 15 bits'): ours",
-    "network, head": "ResNet-18 (torchvision's; Tables A.1 to A.3 take SimCLR's), 2 layers, 64 outputs (appendix B.2,"
-    " 'as one for CIFAR-10')",
-    "losses": "decoupled NT-Xent without the query itself in its sum; Table A.1's has it",
-    "batch, epochs": "512 and 400",
-    "learning rate, tau": "LARS 0.2 x sqrt(batch), tau 0.2: the authors, google-research/simclr issue 166",
-    "BYOL": "'preliminary experiments' without a figure",
 }
 
 
@@ -121,46 +109,69 @@ def large_weight(results: Results) -> list[float]:
 
 SHARE = "share of the accuracy above chance that 12 bits take, less a half, CIFAR-10,"
 LOSSES = ("Decoupled NT-Xent", "SWD (normal)", "SWD (uniform hypercube)", "SWD (uniform hypersphere)")
-CLAIMS = (
-    Claim(
-        "A larger batch does not avoid the suppression by shared bits",
-        f"{SHARE} at the largest batch (paper: 2,048, small: 256)",
-        of_largest_batch,
-    ),
-    Claim("MoCo's queue does not avoid it", f"{SHARE} with a queue of 4,096", taken("MoCo v2, queue 4,096")),
-    Claim(
-        "No other loss of the family avoids the suppression by shared bits",
-        f"{SHARE} of each of the losses",
-        lambda results: [seeds for row in LOSSES if (seeds := taken(row)(results))],
-        by="each",
-        gates=(gates.ran(*((row, bits) for row in LOSSES for bits in ("0", "12"))),),
-    ),
-    Claim(
-        "A larger weight of the distribution term does not avoid the suppression by shared bits",
-        f"{SHARE} of SWD to the hypersphere at lambda 5",
-        taken("SWD (uniform hypersphere), lambda 5"),
-    ),
-    Claim("A smaller tau does not avoid it", f"{SHARE} at tau 0.05", taken("NT-Xent, tau 0.05")),
-    Claim(
-        "A smaller tau costs accuracy without bits",
-        "linear top-1, CIFAR-10, tau 0.05 - tau 0.2, no bits, points",
-        small_tau,
-        expects="below",
-        gates=(gates.headroom, gates.tuned),
-    ),
-    Claim(
-        "A larger weight of the distribution term costs accuracy without bits",
-        "linear top-1, CIFAR-10, SWD to the hypersphere, lambda 5 - lambda 1, no bits, points",
-        large_weight,
-        expects="below",
-        gates=(gates.headroom, gates.tuned),
-    ),
-)
 
 
 def draw(results: Results):
     """Draw accuracy over bits."""
     return harness.lines(results, "bits of the added channels")
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={"linear top-1, %": "trained.linear.top1 %"},
+    also={"small": harness.KNN_TOO},
+    seeds=harness.SEEDS | {"small": (0, 1, 2)},
+    reported={"linear top-1, %": dict.fromkeys(RUNS["paper"])},
+    assumed={
+        "bits, batch sizes, tau, lambda, queues": "lost in the text at hand (only 'less than 15 bits'): ours",
+        "network, head": "ResNet-18 (torchvision's; Tables A.1 to A.3 take SimCLR's), 2 layers, 64 outputs (appendix"
+        " B.2, 'as one for CIFAR-10')",
+        "losses": "decoupled NT-Xent without the query itself in its sum; Table A.1's has it",
+        "batch, epochs": "512 and 400",
+        "learning rate, tau": "LARS 0.2 x sqrt(batch), tau 0.2: the authors, google-research/simclr issue 166",
+        "BYOL": "'preliminary experiments' without a figure",
+    },
+    claims=(
+        Claim(
+            "A larger batch does not avoid the suppression by shared bits",
+            f"{SHARE} at the largest batch (paper: 2,048, small: 256)",
+            of_largest_batch,
+        ),
+        Claim(
+            "MoCo's queue does not avoid it", f"{SHARE} with a queue of 4,096", taken("MoCo v2, queue 4,096")
+        ),
+        Claim(
+            "No other loss of the family avoids the suppression by shared bits",
+            f"{SHARE} of each of the losses",
+            lambda results: [seeds for row in LOSSES if (seeds := taken(row)(results))],
+            by="each",
+            gates=(gates.ran(*((row, bits) for row in LOSSES for bits in ("0", "12"))),),
+        ),
+        Claim(
+            "A larger weight of the distribution term does not avoid the suppression by shared bits",
+            f"{SHARE} of SWD to the hypersphere at lambda 5",
+            taken("SWD (uniform hypersphere), lambda 5"),
+        ),
+        Claim("A smaller tau does not avoid it", f"{SHARE} at tau 0.05", taken("NT-Xent, tau 0.05")),
+        Claim(
+            "A smaller tau costs accuracy without bits",
+            "linear top-1, CIFAR-10, tau 0.05 - tau 0.2, no bits, points",
+            small_tau,
+            expects="below",
+            gates=(gates.headroom, gates.tuned),
+        ),
+        Claim(
+            "A larger weight of the distribution term costs accuracy without bits",
+            "linear top-1, CIFAR-10, SWD to the hypersphere, lambda 5 - lambda 1, no bits, points",
+            large_weight,
+            expects="below",
+            gates=(gates.headroom, gates.tuned),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from experiments.intriguing.table_a1 import LOSSES, THREE, by_depth, printed, pu
 
 BATCHES = (512, 1024, 2048)
 # At small the losses are judged on CIFAR-10, with the points of Table A.1's sweep: 2 layers are its runs.
-SWEEP = {"small": {f"{name}, batch 128": points for name, points in table_a1.SWEEP["small"].items()}}
+SWEEP = {"small": {f"{name}, batch 128": points for name, points in table_a1.TABLE.sweep["small"].items()}}
 ALSO = {"small": harness.FEW_LABELS["small"]}
 METRIC = {"linear top-1, %": "trained.linear.top1 %"}
 ASSUMED = {
@@ -19,7 +19,7 @@ ASSUMED = {
 
 
 def runs(layers: int) -> dict[str, dict[tuple[str, str], str]]:
-    """Return RUNS of a head."""
+    """Return the runs of a head."""
     return {
         "paper": published("intriguing_imagenet", BATCHES, layers=layers),
         "gpu": {
@@ -37,5 +37,5 @@ def runs(layers: int) -> dict[str, dict[tuple[str, str], str]]:
 
 
 def reported(values: str) -> dict[str, dict]:
-    """Return REPORTED, of a table as it is printed."""
+    """Return the reported numbers of a table as it is printed."""
     return {"linear top-1, %": printed(BATCHES, values)}

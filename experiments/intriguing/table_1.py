@@ -20,7 +20,6 @@ PRIORS = {  # the printed rows -> (distribution term, name of the loss in Table 
     "Normal distribution": ("sliced Wasserstein distance", "SWD (normal)"),
 }
 TAUS = (0.05, 0.2, 1.0)
-ASSUMED = {"formulas": "the authors' notebook, where the scan has none"}
 
 
 def measure() -> dict:
@@ -67,15 +66,22 @@ def page(found: dict) -> list[str]:
     ]
 
 
-CLAIMS = (
-    Claim(
-        "NT-Xent is the generalized loss with a logsumexp term and lambda = tau",
-        "largest difference of a gradient, over tau",
-        lambda found: list(found.values()),
-        expects="within",
-        margin=1e-9,
-        by="formula",
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={"formulas": "the authors' notebook, where the scan has none"},
+    claims=(
+        Claim(
+            "NT-Xent is the generalized loss with a logsumexp term and lambda = tau",
+            "largest difference of a gradient, over tau",
+            lambda found: list(found.values()),
+            expects="within",
+            margin=1e-9,
+            by="formula",
+        ),
     ),
+    measure=measure,
+    page=page,
 )
 
 

@@ -80,7 +80,7 @@ def best(row: str, column: str):
 def correlation(results: harness.Results, row: str) -> list[float]:
     """Compute Pearson's correlation of the first two headings over a method's numbers of negatives: one number a
     seed."""
-    first, second = list(results.table.METRIC)[:2]
+    first, second = list(results.table.metric)[:2]
     columns = [c for r, c in results.cells if r == row]
     pairs = [(results.values(row, c, first), results.values(row, c, second)) for c in columns]
     seeds = set.intersection(*(set(values) for pair in pairs for values in pair)) if len(pairs) > 2 else set()
@@ -93,7 +93,7 @@ def over_negatives(results: harness.Results, axis: str = "negatives of a query",
     """Draw a line a method over the number of negatives; ``standard`` at the right end."""
     from matplotlib.figure import Figure
 
-    heading = heading or next(iter(results.table.METRIC))
+    heading = heading or next(iter(results.table.metric))
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.subplots()
     columns = sorted(

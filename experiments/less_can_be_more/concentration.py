@@ -6,8 +6,8 @@ from experiments.less_can_be_more import common, figure_1
 
 ACCURACY = {"linear top-1, %": "trained.linear.top1 %"}
 ALSO = {"small": harness.FEW_LABELS["small"]}
-SEEDS = figure_1.SEEDS
-SWEEP = {"small": figure_1.SWEEP["small"]}  # chosen by accuracy, the first heading of both figures
+SEEDS = figure_1.TABLE.seeds
+SWEEP = {"small": figure_1.TABLE.sweep["small"]}  # chosen by accuracy, the first heading of both figures
 RUNS = {
     "paper": common.published(dict.fromkeys(common.METHODS, figure_1.COUNTS), common.MEASURED),
     "gpu": common.runs("gpu"),
@@ -45,4 +45,4 @@ def claims(heading: str, measure: str, change: str, expects: str) -> tuple[Claim
 
 def draw(results: Results):
     """Draw the measure, the second heading, over the number of negatives."""
-    return common.over_negatives(results, heading=list(results.table.METRIC)[1])
+    return common.over_negatives(results, heading=list(results.table.metric)[1])

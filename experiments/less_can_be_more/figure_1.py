@@ -7,11 +7,6 @@ The paper claims that on CIFAR-100 ReLIC is best with 1 negative and SimCLR with
 64 x 64 ImageNet ReLIC with 100 negatives is 0.7 points above all of them and SimCLR with 75 on a par with all.
 The curves' values are not printed. Learning rate, temperature and the weight of the invariance are chosen for each
 number of negatives, on a validation part of the training images.
-
-Predictions for scale small, written before any run: SimCLR's accuracy rises with the number of negatives and flattens
-from 10 on; 1 is 1 to 4 points below 2, and 2 is 1 to 3 below all, so that 2 is not the best. ReLIC with 1 is within 2
-points of ReLIC with all, and above it, if at all, at weight 20. A surprise would be a method of which 1 or 2 negatives
-are the best by a point.
 """
 
 import sys
@@ -24,9 +19,6 @@ from experiments.less_can_be_more.common import best, difference
 COUNTS = (1, 2, 5, 10, 50, 100, 500, 0)
 IMAGENET = {"SimCLR": (10, 75, 0), "ReLIC": (1, 10, 100, 1000, 0)}
 LINEAR = "linear top-1, %"
-METRIC = {LINEAR: "trained.linear.top1 %"}
-ALSO = {"small": harness.FEW_LABELS["small"]}
-SEEDS = {"paper": (0, 1, 2, 3, 4)}
 RUNS = {
     "paper": common.published(dict.fromkeys(common.METHODS, COUNTS))
     | {
@@ -46,26 +38,6 @@ _RELIC = {
     "temperature.tau": (0.2, 1.0, 10.0, 50.0),
     "loss.relic_kl.weight": (0.2, 2.0, 20.0, 200.0, 1000.0),  # twice the paper's: see the config
 }
-SWEEP = {
-    "paper": {
-        name + where: {"SimCLR": _SIMCLR, "ReLIC": _RELIC}[name]
-        for name in common.METHODS
-        for where in ("", ", ImageNet 64 x 64")
-    },
-    "small": {
-        "SimCLR": {"schedule.learning_rate": harness.ADAMW_RATES["small"], "temperature.tau": (0.2, 1.0)},
-        "ReLIC": {
-            "schedule.learning_rate": harness.ADAMW_RATES["small"],
-            "loss.relic_kl.weight": (2.0, 40.0),
-        },
-    },
-}
-REPORTED = {"linear top-1, %": dict.fromkeys(RUNS["paper"])}
-ASSUMED = common.ASSUMED | {
-    "numbers of negatives": "1, 2, 75, 100 and all are printed, the others are ours",
-    "ImageNet": "5 seeds at what the sweep chooses; the paper reports the best over its settings",
-    "sweep": "the printed ranges' ends and points between; 20 % of the training images choose, by a seed of their own",
-}
 
 GATES = (gates.headroom, gates.tuned)
 
@@ -77,56 +49,95 @@ def relic_gains_more(results: Results) -> list[float]:
 
 
 IMAGENET_64 = "ImageNet at 64 x 64 pixels and a batch with hundreds of negatives"
-CLAIMS = (
-    Claim(
-        "ReLIC is best with 1 negative",
-        "linear top-1, ReLIC, 1 negative - each other number, points",
-        best("ReLIC", "1"),
-        by="each",
-        gates=GATES,
-    ),
-    Claim(
-        "SimCLR is best with 2 negatives",
-        "linear top-1, SimCLR, 2 negatives - each other number, points",
-        best("SimCLR", "2"),
-        by="each",
-        gates=GATES,
-    ),
-    Claim(
-        "SimCLR with 1 negative is worse than with 2",
-        "linear top-1, SimCLR, 1 negative - 2 negatives, points",
-        difference("SimCLR", "1", "2"),
-        expects="below",
-        gates=GATES,
-    ),
-    Claim(
-        "ReLIC gains more by few negatives than SimCLR",
-        "linear top-1, ReLIC, 1 negative - standard, less SimCLR's, 2 negatives - standard, points",
-        relic_gains_more,
-        gates=GATES,
-    ),
-    Claim(
-        "ImageNet 64 x 64: ReLIC with 100 negatives is 0.7 points above all",
-        "linear top-1, ReLIC, 100 negatives - standard, points",
-        difference("ReLIC, ImageNet 64 x 64", "100", "standard"),
-        gates=GATES,
-        needs=IMAGENET_64,
-    ),
-    Claim(
-        "ImageNet 64 x 64: SimCLR with 75 negatives equals all",
-        "linear top-1, SimCLR, 75 negatives - standard, points",
-        difference("SimCLR, ImageNet 64 x 64", "75", "standard"),
-        expects="within",
-        margin=0.5,
-        gates=GATES,
-        needs=IMAGENET_64,
-    ),
-)
 
 
 def draw(results: Results):
     """Draw accuracy over the number of negatives."""
     return common.over_negatives(results)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions for scale small, written before any run: SimCLR's accuracy rises with the number of negatives and flattens
+from 10 on; 1 is 1 to 4 points below 2, and 2 is 1 to 3 below all, so that 2 is not the best. ReLIC with 1 is within 2
+points of ReLIC with all, and above it, if at all, at weight 20. A surprise would be a method of which 1 or 2 negatives
+are the best by a point.
+""",
+    runs=RUNS,
+    metric={LINEAR: "trained.linear.top1 %"},
+    also={"small": harness.FEW_LABELS["small"]},
+    seeds={"paper": (0, 1, 2, 3, 4)},
+    sweep={
+        "paper": {
+            name + where: {"SimCLR": _SIMCLR, "ReLIC": _RELIC}[name]
+            for name in common.METHODS
+            for where in ("", ", ImageNet 64 x 64")
+        },
+        "small": {
+            "SimCLR": {"schedule.learning_rate": harness.ADAMW_RATES["small"], "temperature.tau": (0.2, 1.0)},
+            "ReLIC": {
+                "schedule.learning_rate": harness.ADAMW_RATES["small"],
+                "loss.relic_kl.weight": (2.0, 40.0),
+            },
+        },
+    },
+    reported={"linear top-1, %": dict.fromkeys(RUNS["paper"])},
+    assumed=common.ASSUMED
+    | {
+        "numbers of negatives": "1, 2, 75, 100 and all are printed, the others are ours",
+        "ImageNet": "5 seeds at what the sweep chooses; the paper reports the best over its settings",
+        "sweep": "the printed ranges' ends and points between; 20 % of the training images choose, by a seed of their"
+        " own",
+    },
+    claims=(
+        Claim(
+            "ReLIC is best with 1 negative",
+            "linear top-1, ReLIC, 1 negative - each other number, points",
+            best("ReLIC", "1"),
+            by="each",
+            gates=GATES,
+        ),
+        Claim(
+            "SimCLR is best with 2 negatives",
+            "linear top-1, SimCLR, 2 negatives - each other number, points",
+            best("SimCLR", "2"),
+            by="each",
+            gates=GATES,
+        ),
+        Claim(
+            "SimCLR with 1 negative is worse than with 2",
+            "linear top-1, SimCLR, 1 negative - 2 negatives, points",
+            difference("SimCLR", "1", "2"),
+            expects="below",
+            gates=GATES,
+        ),
+        Claim(
+            "ReLIC gains more by few negatives than SimCLR",
+            "linear top-1, ReLIC, 1 negative - standard, less SimCLR's, 2 negatives - standard, points",
+            relic_gains_more,
+            gates=GATES,
+        ),
+        Claim(
+            "ImageNet 64 x 64: ReLIC with 100 negatives is 0.7 points above all",
+            "linear top-1, ReLIC, 100 negatives - standard, points",
+            difference("ReLIC, ImageNet 64 x 64", "100", "standard"),
+            gates=GATES,
+            needs=IMAGENET_64,
+        ),
+        Claim(
+            "ImageNet 64 x 64: SimCLR with 75 negatives equals all",
+            "linear top-1, SimCLR, 75 negatives - standard, points",
+            difference("SimCLR, ImageNet 64 x 64", "75", "standard"),
+            expects="within",
+            margin=0.5,
+            gates=GATES,
+            needs=IMAGENET_64,
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,6 @@
 
 The paper claims that classes are more concentrated with fewer negatives in ReLIC, not in SimCLR, so that concentration
 may explain ReLIC's accuracies alone. Values are not printed.
-
-Prediction for scale small (Figure 1's runs), written before any run: ReLIC with 1 negative has the larger distance, by
-5 % or more, against the paper: with all negatives similar images share more of what they are pushed from. A surprise
-would be a distance that falls by as much.
 """
 
 import sys
@@ -17,12 +13,27 @@ from experiments import harness
 from experiments.less_can_be_more import concentration
 
 DISTANCE = "intra-class distance, mean over classes"
-METRIC = concentration.ACCURACY | {DISTANCE: "trained.geometry.intra_class_distance"}
-SEEDS, RUNS, ASSUMED = concentration.SEEDS, concentration.RUNS, concentration.ASSUMED
-ALSO, SWEEP = concentration.ALSO, concentration.SWEEP
-REPORTED = {DISTANCE: dict.fromkeys(RUNS["paper"])}
-CLAIMS = concentration.claims(DISTANCE, "intra-class distance", "smaller", expects="below")
-draw = concentration.draw
+RUNS = concentration.RUNS
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Prediction for scale small (Figure 1's runs), written before any run: ReLIC with 1 negative has the larger distance, by
+5 % or more, against the paper: with all negatives similar images share more of what they are pushed from. A surprise
+would be a distance that falls by as much.
+""",
+    runs=RUNS,
+    metric=concentration.ACCURACY | {DISTANCE: "trained.geometry.intra_class_distance"},
+    also=concentration.ALSO,
+    seeds=concentration.SEEDS,
+    sweep=concentration.SWEEP,
+    reported={DISTANCE: dict.fromkeys(RUNS["paper"])},
+    assumed=concentration.ASSUMED,
+    claims=concentration.claims(DISTANCE, "intra-class distance", "smaller", expects="below"),
+    draw=concentration.draw,
+)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,6 @@
 
 The paper claims that classes are more concentrated with fewer negatives in ReLIC, not in SimCLR, so that concentration
 may explain ReLIC's accuracies alone. Values are not printed.
-
-Prediction for scale small (Figure 1's runs), written before any run: silhouettes are below zero for every cell, ReLIC's
-with 1 negative the lower by 0.01 or more, against the paper. A surprise would be a silhouette above zero, or SimCLR's
-without correlation to its accuracy.
 """
 
 import sys
@@ -17,12 +13,27 @@ from experiments import harness
 from experiments.less_can_be_more import concentration
 
 SILHOUETTE = "silhouette"
-METRIC = concentration.ACCURACY | {SILHOUETTE: "trained.geometry.silhouette"}
-SEEDS, RUNS, ASSUMED = concentration.SEEDS, concentration.RUNS, concentration.ASSUMED
-ALSO, SWEEP = concentration.ALSO, concentration.SWEEP
-REPORTED = {SILHOUETTE: dict.fromkeys(RUNS["paper"])}
-CLAIMS = concentration.claims(SILHOUETTE, "silhouette", "higher", expects="above")
-draw = concentration.draw
+RUNS = concentration.RUNS
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Prediction for scale small (Figure 1's runs), written before any run: silhouettes are below zero for every cell, ReLIC's
+with 1 negative the lower by 0.01 or more, against the paper. A surprise would be a silhouette above zero, or SimCLR's
+without correlation to its accuracy.
+""",
+    runs=RUNS,
+    metric=concentration.ACCURACY | {SILHOUETTE: "trained.geometry.silhouette"},
+    also=concentration.ALSO,
+    seeds=concentration.SEEDS,
+    sweep=concentration.SWEEP,
+    reported={SILHOUETTE: dict.fromkeys(RUNS["paper"])},
+    assumed=concentration.ASSUMED,
+    claims=concentration.claims(SILHOUETTE, "silhouette", "higher", expects="above"),
+    draw=concentration.draw,
+)
 
 
 if __name__ == "__main__":

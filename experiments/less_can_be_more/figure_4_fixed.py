@@ -9,18 +9,6 @@ K, at three points of a SimCLR training. The squared ratio of a parameter is (n 
 the mean and variance of its gradient: without bias where gradients are normal, 0 for noise; shown is its mean over
 parameters as a share of that with all negatives. Bias is how far the mean gradient points from that of a pool of 4,096
 images with all negatives.
-
-Predictions, written before any run: with InfoNCE at tau 1 fewer negatives lower the ratio at every point, as a query's
-gradient has the noise of its few negatives on top; the mean gradient's direction is that of the pool to a cosine above
-0.9 for K of 10 and more, and less at K = 1; DCL, whose gradient does not fade, differs most where K is small. So the
-paper's claim that few negatives raise the ratio is expected not to hold at fixed weights. A surprise would be a ratio
-above 1.1 of that with all at any K.
-
-Read after the runs: at tau 1 as predicted for InfoNCE, but for the cosine, which K hardly moves: the mean over 200
-minibatches is far from the pool's gradient with all negatives too (0.64 at the end). At tau 0.1 there is the surprise:
-with InfoNCE 10 negatives have three times the ratio of all at the end, with DCL 5 have six times, and with InfoNCE the
-gradient then points away from the pool's (cosine -0.4). So the ratio alone says nothing of whether a gradient is a good
-one. `family/few_negatives` asks whether that signal is the bias of a small weight.
 """
 
 import itertools
@@ -42,11 +30,6 @@ POINTS = {"start": 0.0, "middle": 0.5, "end": 1.0}  # shares of the training
 BATCH, STEPS, BLOCK, POOL, EPOCHS = 128, 200, 10, 4096, 5
 SPEC = "configs/few_negatives_cifar100.py:method=simclr,scale=small_mnist"
 FOLDER = pathlib.Path(__file__).parent / "results" / "figure_4_fixed" / "parts"
-ASSUMED = {
-    "weights": "5 epochs of SimCLR with all negatives at the same tau, AdamW (scale small_mnist), 3 seeds",
-    "minibatches": "128 images in the order of the run that starts at step 0; negatives drawn anew each step",
-    "jackknife": "over 20 blocks of 10 minibatches",
-}
 
 
 def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) -> dict:
@@ -223,21 +206,47 @@ def above_all(k: int, tau: float = 1.0, loss: str = "info_nce"):
     return lambda found: [ratio - 1 for ratio in of(found, "ratio", loss=loss, tau=tau, point="end", k=k)]
 
 
-CLAIMS = (
-    Claim(
-        "At fixed weights few negatives raise the gradient's signal-to-noise ratio",
-        "squared ratio with 5 negatives over that with all, less one; InfoNCE, tau 1, end of training",
-        above_all(5),
-        ours=True,
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    predicted="""
+Predictions, written before any run: with InfoNCE at tau 1 fewer negatives lower the ratio at every point, as a query's
+gradient has the noise of its few negatives on top; the mean gradient's direction is that of the pool to a cosine above
+0.9 for K of 10 and more, and less at K = 1; DCL, whose gradient does not fade, differs most where K is small. So the
+paper's claim that few negatives raise the ratio is expected not to hold at fixed weights. A surprise would be a ratio
+above 1.1 of that with all at any K.
+""",
+    read_after="""
+Read after the runs: at tau 1 as predicted for InfoNCE, but for the cosine, which K hardly moves: the mean over 200
+minibatches is far from the pool's gradient with all negatives too (0.64 at the end). At tau 0.1 there is the surprise:
+with InfoNCE 10 negatives have three times the ratio of all at the end, with DCL 5 have six times, and with InfoNCE the
+gradient then points away from the pool's (cosine -0.4). So the ratio alone says nothing of whether a gradient is a good
+one. `family/few_negatives` asks whether that signal is the bias of a small weight.
+""",
+    assumed={
+        "weights": "5 epochs of SimCLR with all negatives at the same tau, AdamW (scale small_mnist), 3 seeds",
+        "minibatches": "128 images in the order of the run that starts at step 0; negatives drawn anew each step",
+        "jackknife": "over 20 blocks of 10 minibatches",
+    },
+    claims=(
+        Claim(
+            "At fixed weights few negatives raise the gradient's signal-to-noise ratio",
+            "squared ratio with 5 negatives over that with all, less one; InfoNCE, tau 1, end of training",
+            above_all(5),
+            ours=True,
+        ),
+        Claim(
+            "At fixed weights a single negative is a case of its own",
+            "squared ratio with 1 negative over that with all, less one; InfoNCE, tau 1, end of training",
+            above_all(1),
+            expects="below",
+            ours=True,
+        ),
     ),
-    Claim(
-        "At fixed weights a single negative is a case of its own",
-        "squared ratio with 1 negative over that with all, less one; InfoNCE, tau 1, end of training",
-        above_all(1),
-        expects="below",
-        ours=True,
-    ),
+    measure=measure,
+    page=page,
 )
+
 
 if __name__ == "__main__":
     sys.exit(harness.main())

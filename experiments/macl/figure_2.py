@@ -20,35 +20,44 @@ from experiments.harness import Claim, Results, gates
 from experiments.macl import common, drawing, table_1
 from experiments.macl.common import difference, rise
 
-METRIC = {heading: common.METRIC[heading] for heading in (common.LINEAR, common.S)} | {
-    "cosine of two images of a class": "trained.sensitivity.same_class_cosine",
-    "uniformity": "trained.sensitivity.uniformity",
-}  # a sweep chooses by the first
-CURVES = common.CURVES
-RUNS, SWEEP, CHOOSES = table_1.RUNS, table_1.SWEEP, table_1.CHOOSES
-REPORTED = {common.S: dict.fromkeys(RUNS["paper"])}
-ASSUMED = table_1.ASSUMED
-
-
-CLAIMS = (
-    Claim(
-        "Semantic sensitivity rises during training",
-        "S, end - first look, fixed tau",
-        rise(["Fixed"]),
-        gates=(gates.tuned,),
-    ),
-    Claim(
-        "Semantic sensitivity is higher where the temperature rises",
-        "S at the end, Linear-2 - Fixed",
-        difference("Linear-2", "Fixed", common.S),
-        gates=(gates.tuned,),
-    ),
-)
+RUNS = table_1.TABLE.runs
 
 
 def draw(results: Results):
     """Draw S over training."""
     return drawing.sensitivity(results)
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    runs=RUNS,
+    metric={heading: common.METRIC[heading] for heading in (common.LINEAR, common.S)}
+    | {
+        "cosine of two images of a class": "trained.sensitivity.same_class_cosine",
+        "uniformity": "trained.sensitivity.uniformity",
+    },  # a sweep chooses by the first
+    curves=common.CURVES,
+    sweep=table_1.TABLE.sweep,
+    chooses=table_1.TABLE.chooses,
+    reported={common.S: dict.fromkeys(RUNS["paper"])},
+    assumed=table_1.TABLE.assumed,
+    claims=(
+        Claim(
+            "Semantic sensitivity rises during training",
+            "S, end - first look, fixed tau",
+            rise(["Fixed"]),
+            gates=(gates.tuned,),
+        ),
+        Claim(
+            "Semantic sensitivity is higher where the temperature rises",
+            "S at the end, Linear-2 - Fixed",
+            difference("Linear-2", "Fixed", common.S),
+            gates=(gates.tuned,),
+        ),
+    ),
+    draw=draw,
+)
 
 
 if __name__ == "__main__":

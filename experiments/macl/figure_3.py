@@ -19,8 +19,6 @@ POSITIVE, NEGATIVE = 1.0, -1.0
 COUNTS = (1, 16, 256, 4096, 65536)
 TAUS = tuple(round(0.1 * i, 1) for i in range(1, 31))
 
-ASSUMED = {"K": "not legible outside of the figure: powers of 16", "tau": "0.1 to 3"}
-
 
 def measure() -> dict:
     """Compute W by automatic differentiation of the library's InfoNCE: K -> [tau]."""
@@ -55,24 +53,6 @@ def smallest_step(values) -> float:
     return min(after - before for before, after in itertools.pairwise(values))
 
 
-CLAIMS = (
-    Claim(
-        "W grows with the temperature (similarities 1 and -1)",
-        "smallest step of W over the temperatures, a number each K",
-        lambda found: [smallest_step(weights) for weights in found["W"].values()],
-        by="formula",
-    ),
-    Claim(
-        "W grows with the number of negatives (similarities 1 and -1)",
-        "smallest step of W to 16 times the negatives, a number each temperature",
-        lambda found: [
-            min(b - a for a, b in zip(w, w[1:], strict=False)) for w in zip(*found["W"].values(), strict=True)
-        ],
-        by="formula",
-    ),
-)
-
-
 def draw(found: dict):
     """Draw W over tau, a line each K."""
     from matplotlib.figure import Figure
@@ -84,6 +64,33 @@ def draw(found: dict):
     axes.set(xlabel="temperature", ylabel="W")
     axes.legend(frameon=False)
     return figure
+
+
+TABLE = harness.Table(
+    __name__,
+    __doc__,
+    assumed={"K": "not legible outside of the figure: powers of 16", "tau": "0.1 to 3"},
+    claims=(
+        Claim(
+            "W grows with the temperature (similarities 1 and -1)",
+            "smallest step of W over the temperatures, a number each K",
+            lambda found: [smallest_step(weights) for weights in found["W"].values()],
+            by="formula",
+        ),
+        Claim(
+            "W grows with the number of negatives (similarities 1 and -1)",
+            "smallest step of W to 16 times the negatives, a number each temperature",
+            lambda found: [
+                min(b - a for a, b in zip(w, w[1:], strict=False))
+                for w in zip(*found["W"].values(), strict=True)
+            ],
+            by="formula",
+        ),
+    ),
+    draw=draw,
+    measure=measure,
+    page=page,
+)
 
 
 if __name__ == "__main__":

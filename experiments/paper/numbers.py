@@ -12,11 +12,11 @@ from experiments.family import bounds as bounds_page
 from experiments.family import capacity, few_negatives, gains, second_set, tau_by_batch, yoked
 from experiments.family.sphere import resolved
 from experiments.flatnce import figure_s2, table_1
-from experiments.harness import FEW, Results, markdown, measured, table_of
-from experiments.harness.claims import of_paper
+from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
-from experiments.harness.ledger import OURS, VERDICTS, printed
+from experiments.harness.ledger import OURS, VERDICTS, of_paper, printed
+from experiments.harness.results import measured
 from experiments.harness.table import ALL_LABELS, NEIGHBOURS, PAPERS
 from experiments.intriguing import figure_b1, figure_b3
 from experiments.less_can_be_more import figure_4_fixed
@@ -51,7 +51,7 @@ def lead(batch: int | str, heading: str = FEW) -> str:
 
 def arm(name: str, heading: str = FEW) -> str:
     """Return what MACL's temperature has more than a yoked arm, points; the arm by its letter, "b"."""
-    (row,) = (row for row, _ in yoked.RUNS[EASY] if row.startswith(f"({name})"))
+    (row,) = (row for row, _ in yoked.TABLE.runs[EASY] if row.startswith(f"({name})"))
     return interval(yoked.against(row, heading)(Results(table_of("family.yoked"), EASY)))
 
 
@@ -320,14 +320,14 @@ def rows(head: Sequence[str], body: Sequence[Sequence[object]]) -> str:
 
 def signal(k: int, tau: float, name: str = "ratio", loss: str = "info_nce", point: str = "end") -> str:
     """Return the squared "ratio" of few negatives as a share of that of all, or the "cosine", at fixed weights."""
-    rows_of = measured.found(figure_4_fixed) or {}
+    rows_of = measured(figure_4_fixed.TABLE) or {}
     values = figure_4_fixed.of(rows_of, name, loss=loss, tau=tau, point=point, k=k)
     return f"{statistics.mean(values):.2f}"
 
 
 def at_rest() -> str:
     """Return the squared ratios of the arms of few negatives, by the negatives that the weights were trained with."""
-    rows_of = measured.found(few_negatives) or {}
+    rows_of = measured(few_negatives.TABLE) or {}
 
     def of(arm: str, weights: str) -> str:
         values = figure_4_fixed.of(rows_of, "ratio", weights=weights, arm=arm)
@@ -374,13 +374,13 @@ def left(nats: int) -> str:
 
 def printed_best(loss: str) -> float:
     """Return the best that MACL's Table 2 prints of a loss on STL-10, over temperatures, percent."""
-    printed = table_of("macl.table_2").REPORTED[LINEAR]
+    printed = table_of("macl.table_2").reported[LINEAR]
     return max(value for (row, column), value in printed.items() if row == loss and column.startswith("tau0"))
 
 
 def printed_gain(one: str, other: str) -> str:
     """Return what MACL's Table 2 prints as one loss's mean lead over another on CIFAR-10, over batch sizes, points."""
-    printed = table_of("macl.table_2").REPORTED[LINEAR]
+    printed = table_of("macl.table_2").reported[LINEAR]
     batches = [column for row, column in printed if row == one and column.startswith("batch")]
     return f"{statistics.mean(printed[one, b] - printed[other, b] for b in batches):.1f}"
 

@@ -38,20 +38,45 @@ SHARED = 8  # devices of shard_state
 MIB = 2**20
 
 
+class Unread:
+    """As many images as ImageNet has, of which only the shapes are asked for."""
+
+    shape, label_shape, chunk = (None, None, 3), (), 1
+
+    def __len__(self) -> int:
+        return 1_281_167
+
+
+def step_of(batch: int, devices: list, **leaves):
+    """Prepare the run of ``configs/simclr_imagenet.py`` without ImageNet; ``leaves``: section.option -> value."""
+    from contrastive_jax import config as configs
+    from contrastive_jax import data
+    from contrastive_jax.training import run as runs
+
+    config = configs.load(str(HERE.parents[1] / "configs/simclr_imagenet.py"))
+    with config.unlocked():
+        config.update_from_flattened_dict(leaves | {"train.batch_size": batch})
+        config.evaluators = {}
+        config.evaluate.look = ()
+    source = data.Source("imagenet2012", data.Streamed(Unread()), None, tuple(map(str, range(1000))))
+    return runs.prepare(configs.plain(configs.complete(config)), devices, source=source)
+
+
 def counted(way: str, batch: int, topology: str, dtype: str) -> dict:
     """Measure one cell: the compiler's count, of one device."""
     import jax
 
     wanted = SHARED if way == "shard_state" else 1
     jax.config.update("jax_num_cpu_devices", wanted)  # before any device is asked for
-    from imagenet import step
     from topology import devices_of
 
     from contrastive_jax.training import compilation
     from contrastive_jax.training.cost import count
 
     devices = devices_of(topology)[0] if topology else jax.devices()
-    run = step(batch, devices[:wanted] if way != "shard_state" else devices, **WAYS[way] | {"dtype": dtype})
+    run = step_of(
+        batch, devices[:wanted] if way != "shard_state" else devices, **WAYS[way] | {"dtype": dtype}
+    )
     began = time.perf_counter()
     cost = count(compilation.compiled_from_shapes(run))
     return {

@@ -293,7 +293,7 @@ def sigterm(workdir, reference, kills):
         process.ask(signal.SIGTERM)
         said = process.end()
         seconds.append(time.monotonic() - began)
-        survived += process.code() == 128 + signal.SIGTERM and "same command goes on" in said
+        survived += process.code() == 128 + signal.SIGTERM and "the command to resume" in said
     note = f"after {max(seconds):.0f} s at most, with {os.getloadavg()[0] / os.cpu_count():.1f} processes to a core"
     return 3, survived if finish(workdir)[0] else 0, note
 
@@ -438,7 +438,7 @@ def hangup(workdir, reference, kills):
     wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
     process.ask(signal.SIGHUP)
     said = process.end(60)
-    ended = process.code() == 128 + signal.SIGHUP and "same command goes on" in said
+    ended = process.code() == 128 + signal.SIGHUP and "the command to resume" in said
     return 1, int(ended and finish(workdir)[0]), said.strip().splitlines()[-1]
 
 

@@ -93,9 +93,9 @@ def test_views_of_eight_devices_are_those_of_one(preset, examples):
 @pytest.mark.parametrize(
     "preset, examples, says",
     [
-        ("scarf", SERIES, "'scarf', which takes tables, float32 .F.; these examples are float32 .24, 2."),
-        ("scarf", IDS, "'scarf', which takes tables"),
-        ("scarf", None, "'scarf', which draws from the training examples"),
+        ("scarf", SERIES, "'scarf', for tables, float32 .F.; these examples are float32 .24, 2."),
+        ("scarf", IDS, "'scarf', for tables"),
+        ("scarf", None, "'scarf'; it needs training examples"),
         ("time_series", IDS, "takes time series"),
         ("tokens", TABLE, "takes token ids"),
     ],
@@ -109,9 +109,7 @@ def test_what_the_network_reads():
     assert augment.seen({"preset": "scarf"}, Example((5,), "float32")).shape == (5,)
     assert augment.seen({"preset": "tokens"}, Example((5,), "int32")).dtype == np.int32
     assert augment.seen({"preset": "simclr", "size": 8}, Example((None, None, 3), "uint8")).shape == (8, 8, 3)
-    with pytest.raises(
-        ValueError, match="augment.preset is 'simclr', which makes views of images, .* float32 .5."
-    ):
+    with pytest.raises(ValueError, match="augment.preset is 'simclr', for images, .* float32 .5."):
         augment.seen({"preset": "simclr", "size": 8}, Example((5,), "float32"))
 
 
@@ -124,7 +122,7 @@ def no_function(examples):
 
 
 def test_a_function_of_ones_own_that_returns_no_views_is_a_sentence():
-    with pytest.raises(ValueError, match=r"which returned \[10\]; views are \[2, ...\]"):
+    with pytest.raises(ValueError, match="which returned \[10\]; views must be \[2, ...\]"):
         augment.make_views(preset=f"{__name__}:one_view")(KEYS[0], TABLE[0])
     with pytest.raises(ValueError, match="which returned a int; it must return a function"):
         augment.make_views(preset=f"{__name__}:no_function")

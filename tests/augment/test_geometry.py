@@ -126,7 +126,7 @@ def test_continuous_boxes():
 
 
 def test_an_unknown_sampler_is_an_error():
-    with pytest.raises(ValueError, match="sampler is 'torch', allowed are torchvision, tf, continuous"):
+    with pytest.raises(ValueError, match="sampler is 'torch'; it must be one of torchvision, tf, continuous"):
         geometry.draw_box(KEY, 8, 8, sampler="torch")
 
 

@@ -23,7 +23,7 @@ NUMPY = {
     "self_pair": (broken.self_in_the_sum, "nt_xent", "the query itself"),
     "positive": (broken.positive_in_dcl, "dcl", "that is InfoNCE"),
     "duplicates": (broken.equal_rows_masked, "nt_xent", "exactly"),
-    "several_positives": (broken.in_the_logarithm, "supcon", "inside of the logarithm"),
+    "several_positives": (broken.in_the_logarithm, "supcon", "inside the logarithm"),
     "class_of_one": (broken.divided_by_no_positives, "supcon", "divides by zero"),
     "batch_of_two": (broken.small_batches_skipped, "nt_xent", "the value is 0"),
     "row_order": (broken.weighted_by_position, "nt_xent", "in another order"),
@@ -128,7 +128,7 @@ def test_conventions_are_named():
         lambda a, b: 0.2 * broken.nt_xent(a, b, 0.1).mean(): "MoCo v3",
         lambda a, b, scale: broken.nt_xent(a, b, 1 / scale): "1 / tau",
         lambda a, b, log_scale: broken.nt_xent(a, b, np.exp(-log_scale)): "logit scale",
-        lambda a, b, t: broken.nt_xent(a, b, t, lambda x: x): "rows are taken as they are",
+        lambda a, b, t: broken.nt_xent(a, b, t, lambda x: x): "rows are used without normalisation",
     }
     for function, expected in words.items():
         report = check(function, framework="numpy", only=["value", "convention"])
@@ -211,7 +211,7 @@ def test_a_wrong_argument_is_named(options, words):
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
-        (lambda a, b: None, "returned a NoneType; a loss returns a number, or one a query"),
+        (lambda a, b: None, "returned a NoneType; a loss must return a number"),
         (lambda a, b: {"loss": 1.0}, "returned a dict"),
         (lambda a, b: a @ b.T, "returned an array of shape (3, 3)"),
         (lambda a, b: (a @ b.T).mean() * 1j, "returned complex numbers"),

@@ -15,7 +15,10 @@ SAID = {
     "randbit_mnist": ("60,000 images 28x28x9, 10 classes",),
     "digit_on_imagenet": ("like mnist on synthetic", "mnist is not prepared", "images 224x224x3"),
     "multidigits": ("60,000 images 112x112x1, 10 classes",),
-    "folder": ("data.dir=photos is not a folder, looked for in ", "; synthetic images like folder"),
+    "folder": (
+        "data.dir is photos; there is no such folder in ",
+        "; described with synthetic images like folder",
+    ),
 }
 
 
@@ -30,7 +33,7 @@ def is_described(name):
     run, missing = describe.prepared(configs.plain(configs.load(f"{name}:scale=paper")))
     said = "\n".join(describe.outline(run, missing))
     assert bool(missing) == (name not in HERE)
-    assert ("described in its place" in said) == bool(missing)
+    assert ("described with synthetic" in said) == bool(missing)
     for words in SAID.get(name, ()):
         assert words in said, words
 

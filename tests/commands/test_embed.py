@@ -92,7 +92,10 @@ def test_an_encoder_opens_files_as_its_run_did(trained, tmp_path):
     np.testing.assert_array_equal(found, split.image)
     tifffile.imwrite(tmp_path / "five.tif", np.zeros((9, 9, 5), np.uint8), planarconfig="contig")
     (tmp_path / "text.png").write_text("none")
-    for name, message in (("five.tif", r"is \[8, 8, 5\], and \[8, 8, 1\]"), ("text.png", "is no image")):
+    for name, message in (
+        ("five.tif", "has shape \[8, 8, 5\]; it must have \[8, 8, 1\]"),
+        ("text.png", "cannot be read as an image"),
+    ):
         with pytest.raises(ValueError, match=message):
             encoder.open(tmp_path / name)
 
@@ -109,8 +112,11 @@ def test_what_is_unlike_the_encoders_run_or_an_earlier_call_is_said(trained, tmp
     folder = {"data": {"name": "folder", "dir": str(tmp_path), "size": 8}}
     embed(config | checkpoint | folder, tmp_path / "out")
     said = capsys.readouterr().out
-    assert "data.size is 8, and 0 in the encoder's run" in said
-    assert "embeddings_test.npz is of other images" in said and "embeddings_train.npz is" not in said
+    assert "data.size is 8, and was 0 in the encoder's run" in said
+    assert (
+        "embeddings_test.npz holds embeddings of other images" in said
+        and "embeddings_train.npz holds" not in said
+    )
 
 
 def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, tmp_path):
@@ -126,9 +132,9 @@ def test_what_cannot_be_embedded_is_refused_before_anything_is_written(trained, 
             ["projection_3"],
             ["train"],
             {},
-            "names 'projection_3'; this encoder has pooled, projection_1, projection_2",
+            "contains 'projection_3'; the layers of this encoder are pooled, projection_1, projection_2",
         ),
-        ([], ["train"], {}, "embed.layers names ''"),
+        ([], ["train"], {}, "embed.layers contains ''"),
         (["pooled"], ["val"], {}, "embed.splits is \['val'\]; it must be .* train, test"),
         (["pooled"], ["test"], {"data": folder}, "'folder' has none of them"),
         (

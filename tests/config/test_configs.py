@@ -683,7 +683,7 @@ def test_on_one_gpu_warmup_and_milestones_keep_their_share():
     assert config.schedule.warmup == "100 steps"  # 10 of 100 epochs
     config = configs.base()
     config.schedule.warmup = "500 steps"
-    with pytest.raises(ValueError, match="'500 steps' is no share of '100 epochs'"):
+    with pytest.raises(ValueError, match="'500 steps' and '100 epochs' have different units"):
         configs.at_scale(config, "gpu", gpu={"train.duration": "20 epochs"})
 
 

@@ -64,7 +64,10 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("los=dcl", "Did you mean 'loss'"),
         ("optimizer.lr=1", "Did you mean 'schedule.learning_rate'"),
         ("batch_size=64", "'evaluate.batch_size' or 'train.batch_size'"),
-        ("temperature=0.1", "names a function, not a number; did you mean --config.temperature.tau=0.1"),
+        (
+            "temperature=0.1",
+            "must be the name of a function, not a number; did you mean --config.temperature.tau=0.1",
+        ),
         ("temperature.end=0.3", r"--config\.temperature\.end: there is no such option"),
         ("temperature.name=es", r"temperature\.name is 'es'; .* Did you mean 'ess'"),
         ("loss=dlc", "Did you mean 'dcl'"),
@@ -73,7 +76,7 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("train.name=x", r"train\.name: there is no such option"),
         ("margin.alpha=64", r"margin\.alpha: there is no such option"),
         ("schedule.total_steps=4", r"schedule\.total_steps: there is no such option"),
-        ("train=fast", "it is a section; write --config.train.OPTION"),
+        ("train=fast", "train is a section; write --config.train.OPTION"),
         ("train.batch_size=abc", r"train\.batch_size is 'abc'; it must be a whole number"),
         ("train.batch_size=2.5", r"train\.batch_size is 2.5; it must be a whole number"),
         ("probe.gradient=maybe", "True or False"),
@@ -98,7 +101,7 @@ def test_values_and_paths_are_what_their_text_is():
     assert found.to_dict() == configs.resolve(pathlib.Path("configs/digits.py"), dict(values)).to_dict()
     assert configs.resolve("configs/digits.py", zip(["seed"], [3], strict=True)).seed == 3
     for wrong in ("seed=1", 5):
-        with pytest.raises(ValueError, match=f"overrides hold {wrong!r}; they are pairs"):
+        with pytest.raises(ValueError, match=f"overrides contain {wrong!r}; they must be pairs"):
             configs.resolve("configs/digits.py", [wrong])
     assert found.to_dict() == configs.resolve("configs/digits.py", texts).to_dict()
 
@@ -154,8 +157,8 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "mine.json").write_text(by_path.to_json())
     assert configs.plain(configs.load("~/mine.json")) == configs.plain(by_path)
     for name, text, why in (
-        ("notes.md", "", "ends in .py or .json"),
-        ("null.json", "null", "an object of sections"),
+        ("notes.md", "", "must end in .py or .json"),
+        ("null.json", "null", "a JSON object of sections"),
     ):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=why):
@@ -163,7 +166,7 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
 
 
 def test_a_config_of_an_address_is_not_split_at_its_colon():
-    with pytest.raises(ValueError, match="config 'memory://bucket/run' cannot be read here"):
+    with pytest.raises(ValueError, match="config 'memory://bucket/run' cannot be read"):
         configs.load("memory://bucket/run")
 
 

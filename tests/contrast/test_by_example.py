@@ -101,7 +101,7 @@ def test_isogclr_is_descent_by_an_average_slope_within_its_clamps():
     np.testing.assert_allclose(state["slope"][1], 0.25 * 0.075 + 0.75 * 0.1, atol=1e-6)
     assert temperature.isogclr(10, per="query").per == "query"
     with pytest.raises(
-        ValueError, match=r"temperature.tau is 0\.01; it must lie from temperature.min_tau=0.05"
+        ValueError, match="temperature.tau is 0\.01; it must be from temperature.min_tau=0.05"
     ):
         temperature.isogclr(10, tau=0.01)
 
@@ -149,50 +149,50 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "isogclr",
             {"examples": 0},
-            "temperature.name is 'isogclr', which keeps a number for each example; the data",
+            "temperature.name is 'isogclr', which keeps a number for each example",
         ),
         (
             "sogclr",
             {"examples": 0},
-            "normalizer.name is 'sogclr', which keeps a number for each example; the data",
+            "normalizer.name is 'sogclr', which keeps a number for each example",
         ),
         (
             "sogclr",
             {"normalizer": {"name": "none"}},
-            "loss.sogclr reads u, .* take critic=pair or baseline, or norm",
+            "loss.sogclr needs u .* set critic=pair or baseline, or norm",
         ),
         (
             "sogclr",
             {"critic": {"name": "pair"}},
-            "normalizer.name is 'sogclr' and critic.name is 'pair'; losses read",
+            "normalizer.name is 'sogclr' and critic.name is 'pair'; both return u",
         ),
         (
             "simclr",
             {"normalizer": {"name": "sogclr"}},
-            "normalizer.name is 'sogclr', and no loss reads its u",
+            "normalizer.name is 'sogclr', but no loss uses its u",
         ),
         (
             "sogclr",
             {"normalizer": {"name": "sogclr", "gamma": 0.0}},
             "normalizer.gamma is 0.0; it must be above 0",
         ),
-        ("sogclr", {"margin": {"name": "eqco", "alpha": 64.0}}, "margin.name is 'eqco', which would falsify"),
+        ("sogclr", {"margin": {"name": "eqco", "alpha": 64.0}}, "margin.name is 'eqco', which would bias"),
         (
             "robust",
             {"temperature": {"name": OWN("of_no_shape")}},
-            r"gives an array \(\); it must give an array \(.*1\)",
+            "returns an array \(\); it must return an array \(.*1\)",
         ),
         (
             "robust",
             {"temperature": {"name": OWN("of_no_metric")}},
-            "reads 'ess'; it must read one of kl_uniform, con",
+            "whose reads is 'ess'; it must be one of kl_uniform, con",
         ),
         (
             "robust",
             {"temperature": {"name": OWN("of_nobody")}},
             "is per 'image'; it must be one of batch, example, q",
         ),
-        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, r"gives log u \(2,\)"),
+        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, "returns log u \(2,\)"),
         (
             "sogclr",
             {"normalizer": {"name": OWN("no_rule")}},

@@ -211,6 +211,6 @@ def test_a_rule_reads_a_scalar_that_every_step_has():
     assert configs.resolve("digits:method=kl_tau").temperature(1).reads in diagnostics.OUTCOMES
     odd = temperature.fixed(1)._replace(reads="nosuch")
     with pytest.raises(
-        ValueError, match="temperature.name is 'm:odd', which reads 'nosuch'; it must read one of ess"
+        ValueError, match="temperature.name is 'm:odd', whose reads is 'nosuch'; it must be one of ess"
     ):
         recipe._check_temperature(odd, "m:odd", 0, (ROWS, 2))

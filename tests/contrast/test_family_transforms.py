@@ -303,7 +303,7 @@ def test_float32_keeps_a_saturated_gradient(engine):
 
 
 REFUSED = {
-    "macl_w": ({"loss": "macl_w"}, "read as cosines"),
+    "macl_w": ({"loss": "macl_w"}, "cosines required by"),
     "relic_kl": ({"loss": "relic_kl", "candidates": "other_view"}, "not read"),
     "dot": ({"score": "dot"}, "score is 'dot'"),
     "number": ({"transform": 3}, "transform is a int"),
@@ -351,8 +351,8 @@ def test_a_config_names_a_transform():
     assert built().compare.transform == Transform()
     assert built(method="temperature_free").compare.transform.cosine_only
     for overrides, words in (
-        ([("transform", {"name": "adnce"}), ("loss", {"macl_w": 1.0})], "read as cosines"),
-        ([("transform", {"name": "adnce"}), ("loss", {"byol": 1.0})], "no loss reads a contrast"),
+        ([("transform", {"name": "adnce"}), ("loss", {"macl_w": 1.0})], "cosines required by"),
+        ([("transform", {"name": "adnce"}), ("loss", {"byol": 1.0})], "no loss uses a contrast"),
         ([("transform", {"name": "dystress"}), ("score", "dot")], "score is 'dot'"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -159,10 +159,10 @@ def test_eight_devices_are_one(x64, engine):
         found = sigmoid(x, y, 0.1, -3.0)
         assert found[1][1].sharding.spec[0] == sharding.AXIS
         assert_close(found, one[1], 1e-12)
-        with pytest.raises(ValueError, match="8 devices cannot share N=12 rows equally"):
+        with pytest.raises(ValueError, match="N=12 must be a multiple of the 8 devices"):
             ntxent(embeddings(rows=12), np.arange(12))
         with pytest.raises(
-            ValueError, match="parts is 4; 8 devices cannot share the 4 rows of a part equally"
+            ValueError, match="parts is 4; the rows of a part, 4, must be a multiple of the 8 devices"
         ):
             microbatch.in_microbatches(lambda p, x: x, 4)((), jnp.ones((16, 2)))
 
@@ -254,7 +254,7 @@ X = jnp.ones((4, 2))
         ),
         (lambda: ntxent(jnp.ones((4, 2), int), np.arange(4)), r"embeddings is int32; it must be floating"),
         (lambda: ntxent(X, np.arange(3)), r"ntxent.labels is int32\[3\]; it must be integers, \[4\]"),
-        (lambda: ntxent(X, np.ones(4)), r"ntxent.labels is float64; it must be ids, whole numbers"),
+        (lambda: ntxent(X, np.ones(4)), "ntxent.labels is float64; it must be integer ids"),
         (lambda: ntxent(X, np.arange(4), 0.0), "ntxent.temperature is 0.0; a temperature must be positive"),
         (
             lambda: ntxent(X, np.arange(4), jnp.ones(2)),
@@ -281,10 +281,13 @@ X = jnp.ones((4, 2))
         (lambda: pairwise.pair_sums(X, 0, None, None, 1, 0, 0, sides="none"), "sides is 'none'; allowed"),
         (lambda: microbatch.in_microbatches(None, 0), "parts is 0; it must be a whole number"),
         (lambda: microbatch.in_microbatches(None, True), "parts is True; it must be a whole number"),
-        (lambda: microbatch.in_microbatches(lambda p, x: x, 3)((), X), "parts is 3; the batch's arrays"),
+        (
+            lambda: microbatch.in_microbatches(lambda p, x: x, 3)((), X),
+            "parts is 3; it must divide the number of rows",
+        ),
         (
             lambda: microbatch.in_microbatches(lambda p, x: x, 2)((), (X, X[:2])),
-            "parts is 2; the batch's arrays have",
+            "parts is 2; it must divide the number of rows",
         ),
     ],
 )

@@ -80,9 +80,9 @@ def test_memory_does_not_grow_with_devices(name):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(negatives=3, key=jax.random.key(0)), "engine is 'ring'.*cannot take negatives=3"),
-        (dict(queue=jnp.ones((4, 2))), "engine is 'ring'.*cannot take a queue"),
-        (dict(loss="relic_kl"), "engine is 'ring'.*cannot take 'relic_kl'"),
+        (dict(negatives=3, key=jax.random.key(0)), "engine is 'ring'.*does not support negatives=3"),
+        (dict(queue=jnp.ones((4, 2))), "engine is 'ring'.*does not support a queue"),
+        (dict(loss="relic_kl"), "engine is 'ring'.*does not support 'relic_kl'"),
     ],
 )
 def test_what_a_ring_cannot_do_is_refused(options, message):

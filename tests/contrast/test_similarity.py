@@ -393,7 +393,7 @@ def test_bad_arguments_are_said():
         call(query, query_group, Pool(key[:0], group[:0]), scale)
     with pytest.raises(ValueError, match="two positive numbers"):
         similarity.tiled_statistics(query, query_group, pool, scale, tile=(0, 5))
-    with pytest.raises(ValueError, match=r"both be \[Q, K\]"):
+    with pytest.raises(ValueError, match="both must be \[Q, K\]"):
         similarity.selected_statistics(query, pool, np.zeros((3, 2), int), np.ones((3, 2), bool), scale)
 
 

@@ -85,16 +85,16 @@ def test_replay_is_what_was_logged(log):
     np.testing.assert_allclose(ours, [0.1, 0.1, 0.14, 0.2, 0.25, 0.3, 0.3], rtol=1e-6)
     file = pathlib.Path(log["file"], "metrics.jsonl")
     assert at(temperature.replay(20, **log | {"file": str(file)}), 9) == at(rule, 9)
-    with pytest.raises(ValueError, match="last tau is of step 20; this run has 21 steps"):
+    with pytest.raises(ValueError, match="ends at step 20; it must reach step 21"):
         temperature.replay(21, **log)
     text = file.read_text()
     file.write_text(text + '{"step": 25, "ta')  # the run died while it wrote
     assert at(temperature.replay(20, **log), 9) == at(rule, 9)
     for changed, message in (
         (text.replace("0.2", "0.21"), f"values is '{log['values']}'; the 3 values"),
-        (text.replace("0.2", '"NaN"'), "line 3 is no record with a step and a positive tau"),
-        (text.replace("tau", "beta"), 'no line with a "step" and a "tau"'),
-        ("step,tau", "line 1 is no record"),
+        (text.replace("0.2", '"NaN"'), "line 3 must be a record with a step and a positive tau"),
+        (text.replace("tau", "beta"), 'a line with a "step" and a "tau"'),
+        ("step,tau", "line 1 must be a record"),
     ):
         file.write_text(changed)
         with pytest.raises(ValueError, match=message):
@@ -176,8 +176,8 @@ def test_no_gradient_flows_through_tau():
         ("ess", {"target_end": -0.1}, "temperature.target_end is -0.1"),
         ("ess", {"rate": 1.0}, "temperature.rate is 1.0"),
         ("ess", {"min_tau": 0.0}, "temperature.min_tau is 0.0"),
-        ("ess", {"min_tau": 0.2}, "temperature.tau is 0.1; it must lie from temperature.min_tau=0.2"),
-        ("ess", {"min_tau": 11.0}, "temperature.tau is 0.1; it must lie"),
+        ("ess", {"min_tau": 0.2}, "temperature.tau is 0.1; it must be from temperature.min_tau=0.2"),
+        ("ess", {"min_tau": 11.0}, "temperature.tau is 0.1; it must be"),
         ("macl_a", {"alpha": 0.0}, "temperature.alpha is 0.0"),
         ("macl_b", {"beta": 1.0}, "temperature.beta is 1.0"),
         ("macl_icml", {"min_tau": 0.0}, "temperature.min_tau is 0.0"),

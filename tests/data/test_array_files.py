@@ -104,30 +104,30 @@ def with_value(value, dtype=np.float64):
 @pytest.mark.parametrize(
     "arrays, options, says",
     [
-        ({"x": with_value(np.nan)}, {}, "have nan in row 17"),
-        ({"x": with_value(-np.inf)}, {}, "have -inf in row 17"),
-        ({"x": with_value(1e300)}, {}, "have 1e.300 in row 17; .* fit float32"),
-        ({"x": with_value(2**40, np.int64)}, {}, f"have {2**40} in row 17; .* fit int32"),
-        ({"x": X, "x_test": with_value(np.nan)}, {}, "the test examples of .* have nan"),
-        ({"x": X[:0]}, {}, "must be .n, ...., and not empty"),
-        ({"x": X[:, 0, 0]}, {}, "are .20.; they must be .n, ....,"),
+        ({"x": with_value(np.nan)}, {}, "contain nan in row 17"),
+        ({"x": with_value(-np.inf)}, {}, "contain -inf in row 17"),
+        ({"x": with_value(1e300)}, {}, "contain 1e.300 in row 17; .* fit float32"),
+        ({"x": with_value(2**40, np.int64)}, {}, f"contain {2**40} in row 17; .* fit int32"),
+        ({"x": X, "x_test": with_value(np.nan)}, {}, "the test examples of .* contain nan"),
+        ({"x": X[:0]}, {}, "must be .n, ...., not empty"),
+        ({"x": X[:, 0, 0]}, {}, "have shape .20.; they must be .n, ....,"),
         ({"x": X.astype(complex)}, {}, "are complex128; they must be whole numbers or floats"),
         ({"x": np.full((4, 2), "a")}, {}, "they must be whole numbers or floats"),
-        ({"x": np.array([[Evil()]])}, {}, "holds Python objects"),
-        ({"x": X, "y": np.array([Evil()] * 20)}, {}, "holds Python objects"),
-        ({"x": X, "y": Y[:19]}, {}, "data.label_key names an array .19. of .*; there are 20 examples"),
-        ({"x": X, "y": np.int64(3)}, {}, "data.label_key names an array .. of"),
+        ({"x": np.array([[Evil()]])}, {}, "contains Python objects"),
+        ({"x": X, "y": np.array([Evil()] * 20)}, {}, "contains Python objects"),
+        ({"x": X, "y": Y[:19]}, {}, "data.label_key is an array .19. of .*; it must have 20 rows"),
+        ({"x": X, "y": np.int64(3)}, {}, "data.label_key is an array .. of"),
         ({"x": X, "y": Y / 2}, {}, "labels of .* are float64"),
-        ({"x": X, "g": Y[:3]}, {"group_key": "g"}, "data.group_key names an array .3."),
+        ({"x": X, "g": Y[:3]}, {"group_key": "g"}, "data.group_key is an array .3."),
         ({"x": X}, {"key": "xs"}, "data.key is 'xs'; .* has no such array. .*'x'"),
         ({"x": X}, {"label_key": "y"}, "data.label_key is 'y'; .* has no such array"),
-        ({"x": X, "x_test": X[:, :2]}, {}, "data.test_key names examples float32 .2, 2."),
-        ({"x": X, "x_test": X}, {"test_fraction": 0.1}, "data.test_fraction is 0.1, and .* has test examples"),
-        ({"x": X}, {"test_fraction": 0.001}, "data.test_fraction is 0.001; of 20 examples it leaves a split empty"),
+        ({"x": X, "x_test": X[:, :2]}, {}, "data.test_key contains examples float32 .2, 2."),
+        ({"x": X, "x_test": X}, {"test_fraction": 0.1}, "data.test_fraction is 0.1, but .* has test examples"),
+        ({"x": X}, {"test_fraction": 0.001}, "data.test_fraction is 0.001; with 20 examples it leaves a split empty"),
         ({"x": X}, {"memory_limit": 1e-9}, "data.memory_limit is 1e-09; the examples of .* take"),
-        ({"x": X, "y": Y, "x_test": X, "y_test": np.full(20, "a")}, {}, "labels of .* are of two kinds"),
-        ({"x": X, "y": np.full(20, -2)}, {}, "labels .n. are whole numbers from -1"),
-        ({}, {}, "which holds no array"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": np.full(20, "a")}, {}, "labels of .* have two types"),
+        ({"x": X, "y": np.full(20, -2)}, {}, "labels .n. must be whole numbers from -1"),
+        ({}, {}, "which contains no array"),
     ],
 )  # fmt: skip
 def test_a_wrong_array_is_a_sentence(write, arrays, options, says):
@@ -141,7 +141,7 @@ def test_a_wrong_array_is_a_sentence(write, arrays, options, says):
 def test_a_truncated_file_is_a_sentence(write, tmp_path, name, share):
     whole = open(write(name, x=X), "rb").read()
     (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(ValueError, match=f"{name} (cannot be read|holds Python)") as error:
+    with pytest.raises(ValueError, match=f"{name} (cannot be read|contains Python)") as error:
         read(tmp_path / name)
     assert "\n" not in str(error.value)
 
@@ -154,7 +154,7 @@ def test_a_pickle_is_not_executed(tmp_path, name):
 
 
 def test_no_file_and_another_ending():
-    with pytest.raises(ValueError, match="data.file is ''; data.name=arrays needs"):
+    with pytest.raises(ValueError, match="data.file is ''; it must be"):
         data.arrays()
     with pytest.raises(ValueError, match="data.file is 'a.csv'; it must end in"):
         read("a.csv")

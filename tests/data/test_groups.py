@@ -36,13 +36,15 @@ def test_groups_by_regular_expression(images):
     assert load(images, group="clip[0-9]+/").train.group.tolist() == CLIPS  # the whole match
     by_frame = load(images, group="f([0-9])").train.group.tolist()  # the first group
     assert by_frame == [0, 1, 2, 0, 1, 5, 6, 7]  # stills, in which it is not found, are alone
-    with pytest.raises(ValueError, match=r"data.group='clip\(' is no regular expression: missing \)"):
+    with pytest.raises(
+        ValueError, match="data.group is 'clip\(', which is not a regular expression: missing \)"
+    ):
         load(images, group="clip(")
     with pytest.raises(
-        ValueError, match=r"'klip' groups nothing: it is found in no path \(such as clip1/f0.png"
+        ValueError, match="'klip', which forms no group: it matches no path \(such as clip1/f0.png"
     ):
         load(images, group="klip")
-    with pytest.raises(ValueError, match="'png' puts all 8 images into one group"):
+    with pytest.raises(ValueError, match="'png', which puts all 8 images into one group"):
         load(images, group="png")
 
 
@@ -53,7 +55,7 @@ def test_groups_by_column(images, tmp_path):
     source = load(images, labels=str(file), group="video")
     assert source.train.group.tolist() == [0, 1, 2, 3, 3, 3, 6, 6]  # an empty cell is alone
     assert load(images, labels=str(file), group="clip.").train.group.tolist() == CLIPS  # no column: a pattern
-    with pytest.raises(ValueError, match="'Video' groups nothing: .* and no column of data.labels"):
+    with pytest.raises(ValueError, match="'Video', which forms no group: .* is not a column of data.labels"):
         load(images, labels=str(file), group="Video")
     file = tmp_path / "table.json"
     entries = [{"path": p, "label": "x", "video": 0 if i < 4 else None} for i, p in enumerate(PATHS)]

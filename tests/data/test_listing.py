@@ -103,7 +103,7 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
     source = load(tmp_path, rows, "json")
     assert source.train.label.tolist() == [0, 1] and source.test.label.tolist() == [1]
     assert load(tmp_path, rows, "json", test_split="").test is None  # rows of images left out are no error
-    with pytest.raises(ValueError, match="the classes z, of which there is no training image"):
+    with pytest.raises(ValueError, match="classes without training images: z"):
         load(tmp_path, rows | {"val/0.png": "z"}, "json")
 
 
@@ -111,39 +111,39 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
     "text, ending, message",
     [
         (lines("path,label", "a/0.png,x", "b/0.png,x"), "csv", "has no row for a/1.png and 1 more"),
-        (ONE | {"c.png": "x"}, "json", "lists c.png, not there in"),
+        (ONE | {"c.png": "x"}, "json", "lists c.png, which does not exist in"),
         (
             lines("path,label", "a/0.png,x", "./a/0.png,x"),
             "csv",
-            "a/0.png is there twice: line 2 and line 3",
+            "a/0.png occurs twice: line 2 and line 3",
         ),
-        ('{"a/0.png": "x", "a/0.png": "y"}', "json", "a/0.png is there twice"),
-        ('{"path": "a/0.png", "label": "x", "label": "y"}', "jsonl", "label is there twice"),
+        ('{"a/0.png": "x", "a/0.png": "y"}', "json", "a/0.png occurs twice"),
+        ('{"path": "a/0.png", "label": "x", "label": "y"}', "jsonl", "label occurs twice"),
         (
             {"a/0.png": {"path": "a/1.png", "label": "x"}},
             "json",
-            "'a/0.png' has another path within, 'a/1.png'",
+            "the entry 'a/0.png' contains another path, 'a/1.png'",
         ),
         (
             lines("path,class", "a/0.png,x"),
             "csv",
-            r"line 2 has no 'label' \(data.label_key\), but path, class",
+            "line 2 has no 'label' \(data.label_key\); it has path, class",
         ),
-        (lines("where,label", "a/0.png,x"), "csv", r"no 'path' \(data.path_key\), but where, label"),
-        (lines("path,label", "a/0.png"), "csv", "line 2 has not the 2 cells of the header"),
-        (lines("path,label", "a/0.png,x,y"), "csv", "line 2 has not the 2 cells"),
-        (lines("path,label", "../0.png,x"), "csv", "line 2: ../0.png does not lie inside data.dir"),
-        (lines("path,label", "/0.png,x"), "csv", "/0.png does not lie inside data.dir"),
-        (lines("path,label", ",x"), "csv", "line 2: '' is no path"),
+        (lines("where,label", "a/0.png,x"), "csv", "no 'path' \(data.path_key\); it has where, label"),
+        (lines("path,label", "a/0.png"), "csv", "line 2 does not have 2 cells like the header"),
+        (lines("path,label", "a/0.png,x,y"), "csv", "line 2 does not have 2 cells"),
+        (lines("path,label", "../0.png,x"), "csv", "line 2: ../0.png is outside data.dir"),
+        (lines("path,label", "/0.png,x"), "csv", "/0.png is outside data.dir"),
+        (lines("path,label", ",x"), "csv", "line 2: '' is not a path"),
         (lines("path,label"), "csv", "it has no rows"),
-        (lines("path,label, label", "a/0.png,x,y"), "csv", "its header has 'label' twice"),
-        ({"a/0.png": 1.5}, "json", "'a/0.png': a label is a name or a whole number, not 1.5"),
-        ({"a/0.png": ["x", None]}, "json", "a label is a name or a whole number, not None"),
-        (["a/0.png"], "json", "entry 0: an object is expected, not 'a/0.png'"),
-        ("3", "json", "neither a list nor an object"),
-        ("{", "json", "data.labels=.*json: Expecting"),
-        ("path label", "txt", "must be .csv, .tsv, .json or .jsonl"),
-        (dict.fromkeys(PATHS, []), "json", "no image has a label"),
+        (lines("path,label, label", "a/0.png,x,y"), "csv", "its header contains 'label' twice"),
+        ({"a/0.png": 1.5}, "json", "'a/0.png': the label is 1.5; it must be a name or a whole number"),
+        ({"a/0.png": ["x", None]}, "json", "the label is None; it must be a name"),
+        (["a/0.png"], "json", "entry 0 is 'a/0.png'; it must be an object"),
+        ("3", "json", "it must be a list or an object"),
+        ("{", "json", "data.labels is .*json; Expecting"),
+        ("path label", "txt", "must end in .csv, .tsv, .json or .jsonl"),
+        (dict.fromkeys(PATHS, []), "json", "has no label for any image"),
     ],
 )
 def test_what_can_be_wrong(images, text, ending, message):
@@ -152,18 +152,18 @@ def test_what_can_be_wrong(images, text, ending, message):
 
 
 def test_options_that_do_not_apply(images):
-    with pytest.raises(FileNotFoundError, match="data.labels=nowhere.csv: there is no such file"):
+    with pytest.raises(FileNotFoundError, match="data.labels is nowhere.csv; there is no such file"):
         data.load(name="folder", dir=str(images), labels="nowhere.csv")
     with pytest.raises(
         ValueError,
-        match="path_key, data.label_key and data.label_separator are for the file that data.labels",
+        match="path_key, data.label_key and data.label_separator describe the file data.labels",
     ):
         data.load(name="folder", dir=str(images), label_separator=";")
-    with pytest.raises(ValueError, match="are for the file that data.labels names"):
+    with pytest.raises(ValueError, match="describe the file data.labels"):
         data.load(name="folder", dir=str(images), label_key="species")
-    with pytest.raises(ValueError, match="data.label_separator='|' is for CSV"):
+    with pytest.raises(ValueError, match="data.label_separator is '|'; it must be ''"):
         load(images, ONE, "json", label_separator="|")
-    with pytest.raises(ValueError, match="data.labels: no such option of digits"):
+    with pytest.raises(ValueError, match="data.labels is not an option of digits"):
         data.load(name="digits", labels="x.csv")
     assert data.load(name="folder", dir=str(images), label_key="").train.label.tolist() == [-1] * 4
     rows = lines("path,label", *(f"{path},sea|dog" for path in PATHS))
@@ -224,17 +224,17 @@ def test_accents_of_another_form(tmp_path):
     "content, ending, message",
     [
         (ROWS.encode("cp1252"), "csv", r"line 2 is not UTF-8 \(byte 0xe4\).*save it as UTF-8"),
-        (ROWS.encode("utf-16")[:-1], "csv", "is not: save it as UTF-8"),
-        (ROWS.partition("\n")[2].encode(), "csv", r"line 1 is no header but a row .*such as path,label"),
+        (ROWS.encode("utf-16")[:-1], "csv", "but is not UTF-.*: save it as UTF-8"),
+        (ROWS.partition("\n")[2].encode(), "csv", "line 1 is a row, not a header .*such as path,label"),
         (ROWS.replace("\n", "\nelsewhere/", 4).encode(), "csv", "no row for a/0.png .*it has elsewhere/a/0.png"),
         (ROWS.replace("ant", '"ant', 1).encode(), "csv", "line [0-9]+: unexpected end|line [0-9]+"),
         (b'{"path": "a/0.png", "label": "x"}\n\n{"path": }\n', "jsonl", "line 3, column 10: Expecting value"),
-        (b'{"path": "a/0.png", "label": "x"}\n{"path": "a", "path": "b"}\n', "jsonl", "line 2: path is there twice"),
+        (b'{"path": "a/0.png", "label": "x"}\n{"path": "a", "path": "b"}\n', "jsonl", "line 2: path occurs twice"),
         (b"[" * 100_000, "json", "nested too deeply"),
         (b"[" * 100_000, "jsonl", "nested too deeply"),
-        (b'{"a/0.png": "\\ud800"}', "json", "a label is a name"),
+        (b'{"a/0.png": "\\ud800"}', "json", "it must be a name or a whole number"),
         (b"D:\\x", "xlsx", "as CSV UTF-8"),
-        (lines("path,label", "D:\\x\\y.png,a").encode(), "csv", "does not lie inside data.dir"),
+        (lines("path,label", "D:\\x\\y.png,a").encode(), "csv", "is outside data.dir"),
     ],
 )  # fmt: skip
 def test_what_is_not_plain_says_what_to_do(images, content, ending, message):

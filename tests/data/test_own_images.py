@@ -84,9 +84,14 @@ def test_the_supervised_loss_for_several_labels(images):
 @pytest.mark.parametrize(
     "labels, label_key, loss, message",
     [
-        ("several.json", "label", "cross_entropy", "loss.cross_entropy reads one label an image, .* several"),
-        ("", "label", "sigmoid_cross_entropy", "loss.sigmoid_cross_entropy reads several labels an image"),
-        ("", "", "cross_entropy", "loss.cross_entropy reads labels, and the data has none"),
+        (
+            "several.json",
+            "label",
+            "cross_entropy",
+            "loss.cross_entropy needs one label per image, .* several",
+        ),
+        ("", "label", "sigmoid_cross_entropy", "loss.sigmoid_cross_entropy needs several labels per image"),
+        ("", "", "cross_entropy", "loss.cross_entropy needs labels, but the data has none"),
     ],
 )
 def test_losses_on_other_labels_are_refused(images, labels, label_key, loss, message):

@@ -119,7 +119,7 @@ def test_the_compiled_take_moves_nothing_between_devices():
 @pytest.mark.parametrize("batch_size", [0, -8, 12])
 def test_a_batch_that_the_devices_cannot_share_is_refused(batch_size):
     with pytest.raises(
-        ValueError, match=f"batch_size={batch_size} is not a positive multiple of the 8 devices"
+        ValueError, match=f"batch_size is {batch_size}; it must be a positive multiple of the 8 devices"
     ):
         data.Resident(SPLIT, seed=SEED, batch_size=batch_size, mesh=mesh_of(8))
 

@@ -113,13 +113,16 @@ def test_numbers_are_those_of_the_splits_or_the_options():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"like": "cifra10"}, "data.like='cifra10' is no data set: did you mean cifar10"),
-        ({"like": "imagenet_resized/65x65"}, "data.like='imagenet_resized/65x65': .*65x65 not found"),
-        ({"like": "sun397"}, "how many images it has is not known here.*: set data.examples"),
-        ({"train_split": "trian"}, "data.train_split='trian' is no split of imagenet2012.*train, validation"),
+        ({"like": "cifra10"}, "data.like is 'cifra10', .* Did you mean cifar10"),
+        ({"like": "imagenet_resized/65x65"}, "data.like is 'imagenet_resized/65x65': .*65x65 not found"),
+        ({"like": "sun397"}, "whose number of images is unknown .* set data.examples"),
+        (
+            {"train_split": "trian"},
+            "data.train_split is 'trian'; the splits of imagenet2012.*train, validation",
+        ),
         ({"size": -1}, "data.size is -1; it must be at least 0"),
         ({"stream": "onn"}, "data.stream is 'onn'; it must be one of auto, on, off"),
-        ({"stream": "on", "channels": 5}, "JPEGs, which have 1 or 3 channels, not data.channels=5"),
+        ({"stream": "on", "channels": 5}, "data.channels is 5; with data.stream='on' it must be 1 or 3"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(options, words):

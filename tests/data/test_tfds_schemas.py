@@ -138,7 +138,9 @@ def test_schema(place, name):
             assert label.tolist() == [number(split, i, True, classes) for i in range(count)]
     for split, labelled in splits.items():  # asked for by name, a split without labels is refused
         if not labelled:
-            with pytest.raises(ValueError, match=f"data.test_split='{split}' of {name} has no labels"):
+            with pytest.raises(
+                ValueError, match=f"data.test_split is '{split}', which has no labels in {name}"
+            ):
                 data.load(name=name, dir=place(name), size=size, test_split=split, **options)
 
 
@@ -155,7 +157,9 @@ def test_cifar100s_coarse_labels(place):
 
 
 def test_voc_says_which_labels_there_are(place):
-    message = "data.label_key='label' is no label of voc/2007: it has labels, labels_no_difficult$"
+    message = (
+        "data.label_key is 'label', which is not a label of voc/2007: it has labels, labels_no_difficult$"
+    )
     with pytest.raises(ValueError, match=message):
         data.load(name="voc/2007", dir=place("voc/2007"), size=16)
     options = {"name": "voc/2007", "dir": place("voc/2007"), "size": 16}

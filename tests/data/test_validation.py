@@ -33,9 +33,9 @@ def test_digits_on_the_validation_images_are_no_test_digits():
 def test_labels_are_not_rounded():
     images = np.zeros((2, 4, 4, 1), np.uint8)
     for labels in ([0.9, 1.0], [[0.5, 0.5], [0.0, 1.0]]):
-        with pytest.raises(ValueError, match="labels are float64, and not whole numbers"):
+        with pytest.raises(ValueError, match="labels are float64; they must be whole numbers"):
             data.Split(images, np.array(labels))
-    with pytest.raises(ValueError, match="0 or 1 for each"):
+    with pytest.raises(ValueError, match="must be 0 or 1"):
         data.Split(images, np.array([[256, 0], [0, 1]]))
     assert data.Split(images, np.array([0.0, 1.0])).label.dtype == np.int32
 
@@ -47,5 +47,5 @@ def test_refuses_what_is_no_fraction(fraction):
 
 
 def test_refuses_a_fraction_that_leaves_nothing():
-    with pytest.raises(ValueError, match="leaves 0 to evaluate on"):
+    with pytest.raises(ValueError, match="leaves 0 for evaluation"):
         data.load(name="digits", validation=0.0001)

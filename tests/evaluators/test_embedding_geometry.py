@@ -69,7 +69,7 @@ def test_extremes():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="views of one set"):
+    with pytest.raises(ValueError, match="views of the same images"):
         geometry.alignment(np.ones((3, 2)), np.ones((4, 2)))
     with pytest.raises(ValueError, match="metric='l1' must be"):
         geometry.silhouette(np.eye(4), [0, 0, 1, 1], metric="l1")

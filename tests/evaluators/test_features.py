@@ -176,10 +176,10 @@ def test_rows_are_tiles_over_the_devices_that_come_back_in_order():
         (dict(train_features=np.zeros((3, 2, 2))), "train_features has shape"),
         (dict(test_labels=np.zeros(5, int)), "test_labels"),
         (dict(test_features=np.zeros((0, 2)), test_labels=np.zeros(0, int)), "n at least 1"),
-        (dict(train_labels=np.array([0, -1, 1])), "train_labels holds -1"),
-        (dict(test_features=np.full((2, 2), np.nan)), "test_features holds values that are not finite"),
+        (dict(train_labels=np.array([0, -1, 1])), "train_labels contains -1"),
+        (dict(test_features=np.full((2, 2), np.nan)), "test_features contains values that are not finite"),
         (dict(test_features=np.zeros((2, 3))), "same layer"),
-        (dict(train_labels=np.array([0.0, 1, 1])), "train_labels are float64; labels are whole numbers"),
+        (dict(train_labels=np.array([0.0, 1, 1])), "train_labels are float64; they must be whole numbers"),
     ],
 )
 def test_check_names_what_is_wrong(change, sentence):

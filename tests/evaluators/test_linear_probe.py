@@ -131,7 +131,7 @@ def test_sgd_in_batches_nears_the_optimum_and_judges_the_last_epoch():
         *TRAIN, TEST[0], 2 - TEST[1], epochs=100, **options
     )  # the test set chooses nothing
     assert worse["train_loss"] == found["train_loss"]
-    assert "100 epochs (the last is judged)" in found["protocol"] and json.dumps(found)
+    assert "100 epochs (the last is evaluated)" in found["protocol"] and json.dumps(found)
 
 
 @pytest.mark.parametrize("schedule, nesterov", [("cosine", True), ("step", False), ("constant", True)])
@@ -182,16 +182,16 @@ def test_sgd_is_the_written_rule(schedule, nesterov):
         (
             "lbfgs",
             dict(labels_per_class=2, Cs=(0.1, 1.0)),
-            r"labels_per_class=2 and Cs=\(0.1, 1.0\).*take one C",
+            "labels_per_class is 2 and Cs is \(0.1, 1.0\).*set C",
         ),
         ("lbfgs", dict(tolerance=-1), "tolerance=-1"),
         ("lbfgs", dict(labels_per_class=-1), "labels_per_class=-1 must be 0"),
-        ("lbfgs", dict(labels_per_class=31), "labels_per_class=31 is more than class 0 has: 30"),
+        ("lbfgs", dict(labels_per_class=31), "labels_per_class is 31; it must be at most 30"),
         ("sgd", dict(learning_rate=float("nan")), "learning_rate is nan"),
         ("sgd", dict(schedule="linear"), "schedule is 'linear'; it must be one of cosine, step, constant"),
         ("sgd", dict(momentum=1.0), "momentum is 1.0"),
         ("sgd", dict(weight_decay=-1.0), "weight_decay is -1.0"),
-        ("sgd", dict(batch_size=91), "batch_size=91 is more than the 90 training images"),
+        ("sgd", dict(batch_size=91), "batch_size is 91; it must be at most 90"),
         ("sgd", dict(epochs=0), "epochs is 0"),
     ],
 )
@@ -286,7 +286,7 @@ def test_trained_to_convergence_is_the_optimum_to_1e_6(optimizer):
 def test_the_rate_is_chosen_on_a_tenth_of_the_training_images():
     plan = linear_probe.Plan(batch_size=30, epochs=5)
     found = linear_probe.by_gradient(*TRAIN, *TEST, plan, learning_rates=(1e-6, 1.0))
-    assert found["settings"]["learning_rate"] == 1.0 and "the rate of 2" in found["protocol"]
+    assert found["settings"]["learning_rate"] == 1.0 and "best of 2 rates" in found["protocol"]
 
 
 def test_something_is_set_aside_also_of_few_images():
@@ -300,13 +300,13 @@ def test_something_is_set_aside_also_of_few_images():
     assert np.flatnonzero(linear_probe.validation_rows(labels, groups)).tolist() == [
         11
     ]  # not the large group
-    with pytest.raises(ValueError, match="one training image a class, and none to choose by"):
+    with pytest.raises(ValueError, match="no training image can be held out"):
         linear_probe.validation_rows(np.arange(3))
 
 
 def test_labels_that_tell_nothing_apart_are_refused():
     same = np.tile([1, 0], (90, 1))
-    with pytest.raises(ValueError, match="no label tells training images apart"):
+    with pytest.raises(ValueError, match="the labels do not distinguish training images"):
         linear_probe.lbfgs(TRAIN[0], same, TRAIN[0], same)
 
 

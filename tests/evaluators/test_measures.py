@@ -217,7 +217,9 @@ def test_random_projections_of_a_sphere_are_normal_and_of_a_point_are_not():
 
 
 def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
-    assert measure("mutual_information", subject(pixels=True)) == {"left_out": "pixels are not augmented"}
+    assert measure("mutual_information", subject(pixels=True)) == {
+        "left_out": "raw pixels have no augmented views"
+    }
     pixels = measure("geometry", subject(pixels=True))
     assert "alignment" not in pixels and "layer pixels" in pixels["protocol"]
     several = data.Split(TEST.image, np.eye(3, dtype=np.uint8)[LABELS])

@@ -227,7 +227,7 @@ def test_a_folder_of_one_class_leaves_classifiers_out():
     one = data.Split(TRAIN.image, np.zeros(len(LABELS), np.int32))
     for name in NAMES:
         assert judge(name, subject(train=one)) == {
-            "left_out": "all labelled training images are of one class"
+            "left_out": "all labelled training images have the same class"
         }
 
 
@@ -272,8 +272,8 @@ def test_images_of_several_classes_are_ranked(name, options):
     if name != "finetune_simclr":
         assert found["map_11_point"] > np.mean(SEVERAL) + 0.1  # better than chance
     few = judge("lbfgs", on, labels_per_class=3)
-    assert "one label an image" in few["left_out"]
-    assert "one label an image" in judge("finetune_simclr", on, fraction=0.1)["left_out"]
+    assert "one label per image" in few["left_out"]
+    assert "one label per image" in judge("finetune_simclr", on, fraction=0.1)["left_out"]
 
 
 class Pngs:
@@ -340,7 +340,7 @@ def resident_features():
             "evaluators.it: scaling is 'sqrt'; it must be one of linear, none",
         ),
         ({"name": "sgd", "batch_size": 2.5}, "evaluators.it: batch_size is 2.5; it must be a whole number"),
-        ({"name": "sgd", "augment": True, "standardize": True}, "augment=True has no cached features"),
+        ({"name": "sgd", "augment": True, "standardize": True}, "augment is True; it must be False"),
         ({"name": "finetune_simclr", "fraction": 0.0}, "fraction is 0.0; it must be above 0"),
         ({"name": "simclr", "flip": 2.0}, "flip is 2.0; it must be from 0 to 1"),
         ({"name": "flatnce_transfer", "crop": 1.5}, "crop is 1.5"),

@@ -107,7 +107,7 @@ def test_table_and_result_say_the_same_and_carry_protocols():
         "few_labels: linear, 5 labels per class, 4 draws, L-BFGS, C=1, standardised on the training images, "
         "layer pooled",
         "knn: kNN, k=7, cosine, unweighted, layer pooled, bank = all clean training images",
-        "tuned: left out: there is no network to train",
+        "tuned: left out: raw pixels have no network to train",
     ):
         assert text.splitlines().count(line) == 1, line
 
@@ -183,7 +183,7 @@ def test_top5_of_five_classes_is_refused():
     images, labels = np.zeros((10, 8, 8, 1), np.uint8), np.arange(10) % 5
     source = data.from_arrays(images, labels, images, labels, name="five")
     settings = configs.resolve(None, {"evaluate.metric": "top5"})
-    with pytest.raises(ValueError, match="evaluate.metric is 'top5'; the 5 classes of data.name='five'"):
+    with pytest.raises(ValueError, match="evaluate.metric is 'top5'; with the 5 classes of data.name='five'"):
         runs.evaluators_of(settings, source)
 
 

@@ -10,8 +10,8 @@ import types
 import pytest
 
 from contrastive_jax.workdir import locks
-from experiments.harness import bundles, jobs, records, results, running
-from experiments.harness import table as tables
+from experiments.harness import jobs, records, results, running
+from experiments.harness.table import Table
 
 NAME = "experiments.flatnce.made_up"
 LEAN = (
@@ -28,22 +28,20 @@ def run_of(method):
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """Two temperatures and another method, two seeds each, in a folder of its own."""
-    module = types.ModuleType(NAME, "A table.\n")
-    module.__file__ = str(tables.ROOT / "experiments" / "flatnce" / "made_up.py")
-    module.METRIC = {"kNN top-1, %": "trained.knn.top1 %"}
-    module.SEEDS = {"smoke": (0, 1)}
     taus = {(f"tau {tau}", "x"): f"{run_of('flatclr')} --config.temperature.tau={tau}" for tau in (0.1, 0.3)}
-    module.RUNS = {"smoke": taus | {("SimCLR", "x"): f"{run_of('flatclr')} --config.loss=info_nce"}}
-    monkeypatch.setitem(sys.modules, NAME, module)
-    for other in (jobs, bundles):
+    runs = {"smoke": taus | {("SimCLR", "x"): f"{run_of('flatclr')} --config.loss=info_nce"}}
+    metric = {"kNN top-1, %": "trained.knn.top1 %"}
+    made = Table(NAME, "A table.\n", runs=runs, metric=metric, seeds={"smoke": (0, 1)})
+    monkeypatch.setitem(sys.modules, NAME, types.SimpleNamespace(TABLE=made))
+    for other in (jobs, running):
         monkeypatch.setattr(other, "ROOT", tmp_path)
     monkeypatch.setattr(records, "folder", lambda: tmp_path / "records")
     monkeypatch.setattr(jobs, "all_tables", lambda: [NAME])
-    return tables.table_of(NAME)
+    return made
 
 
 def test_what_differs_in_numbers_only_is_bundled(table):
-    found = bundles.bundles(jobs.jobs(table, "smoke"))
+    found = running.bundles(jobs.jobs(table, "smoke"))
     assert [[job.cell[0] for job in together] for together in found] == [["tau 0.1", "tau 0.3"], ["SimCLR"]]
 
 
@@ -70,7 +68,7 @@ def test_workers_share_the_gpus_there_are(table, monkeypatch):
     assert seen == [(None, None), ("0", "false"), ("1", None), (None, None), ("5", None)]
 
 
-@pytest.mark.parametrize(("devices", "most"), [(0, 1), (2, bundles.AT_ONCE)])
+@pytest.mark.parametrize(("devices", "most"), [(0, 1), (2, running.AT_ONCE)])
 def test_a_host_has_a_worker_for_each_accelerator_or_else_each_core(devices, most, table, monkeypatch):
     taken = []
     monkeypatch.setattr(running, "accelerators", lambda: devices)
@@ -97,14 +95,14 @@ def fake(monkeypatch):
         return [top1] * len(configs)
 
     monkeypatch.setattr("contrastive_jax.training.loop.train", train)
-    monkeypatch.setattr(bundles.packs, "source_of", lambda config: None)
+    monkeypatch.setattr(running.packs, "source_of", lambda config: None)
     return trained
 
 
 def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_places(
     table, tmp_path, fake, monkeypatch
 ):
-    together = bundles.bundles(jobs.jobs(table, "smoke"))[0]
+    together = running.bundles(jobs.jobs(table, "smoke"))[0]
     moved, move = [], shutil.move
 
     def interrupted(here, place):
@@ -119,7 +117,7 @@ def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_plac
     with pytest.raises(KeyboardInterrupt):
         running.run_jobs(together, replicas=4)
     monkeypatch.setattr(shutil, "move", move)
-    bundles.put_ended(bundles.left(jobs.jobs(table, "smoke")[2:]))  # another worker's runs
+    running.put_ended(running.left(jobs.jobs(table, "smoke")[2:]))  # another worker's runs
     assert not together[0].done()
     running.run_jobs(together, replicas=1)
     assert fake == [4] and all(job.done() for job in together)
@@ -128,18 +126,18 @@ def test_what_ended_together_and_was_interrupted_on_its_way_is_put_into_its_plac
 
 
 def test_those_that_were_interrupted_together_go_on_together(table, fake):
-    runs = bundles.left(bundles.bundles(jobs.jobs(table, "smoke"))[0])
-    file = bundles._folder() / f"begun{bundles.BEGUN}"
+    runs = running.left(running.bundles(jobs.jobs(table, "smoke"))[0])
+    file = running._folder() / f"begun{running.BEGUN}"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps([[run.job.key, run.seed] for run in (runs[3], runs[1])]))
-    assert bundles.parts(runs, 4) == [[runs[3], runs[1]], [runs[0], runs[2]]]
-    assert bundles.parts(runs[:3], 4) == [runs[:3]]  # one of them is not asked for
-    assert bundles.parts(runs, 1) == [[run] for run in runs]  # so many do not fit
+    assert running.parts(runs, 4) == [[runs[3], runs[1]], [runs[0], runs[2]]]
+    assert running.parts(runs[:3], 4) == [runs[:3]]  # one of them is not asked for
+    assert running.parts(runs, 1) == [[run] for run in runs]  # so many do not fit
 
 
 @pytest.mark.run
 def test_a_bundle_leaves_what_the_runs_leave_by_themselves(table, tmp_path, capsys):
-    together = bundles.bundles(jobs.jobs(table, "smoke"))[0]
+    together = running.bundles(jobs.jobs(table, "smoke"))[0]
     running.run_jobs(together, replicas=3)  # three of four together, the last by itself
     assert "3 replicas of batches" in capsys.readouterr().out
     assert all(job.done() for job in together)
@@ -150,14 +148,14 @@ def test_a_bundle_leaves_what_the_runs_leave_by_themselves(table, tmp_path, caps
     kept = [records.read(job.key)["seeds"]["0"] for job in together]
     assert kept[0].keys() == kept[1].keys() and kept[0] != kept[1]
     assert json.loads((together[1].folder(0) / "config.json").read_text())["temperature"]["tau"] == 0.3
-    assert bundles.left(together) == []
+    assert running.left(together) == []
 
 
 @pytest.mark.run
 def test_a_run_that_diverges_has_no_result_and_the_others_have(table, tmp_path):
     wild = f"{run_of('flatclr')} --config.schedule.learning_rate=1e30"
-    table.RUNS["smoke"] = {("wild", "x"): wild, ("tame", "x"): run_of("flatclr")}
-    (together,) = bundles.bundles(jobs.jobs(table, "smoke"))
+    table.runs["smoke"] = {("wild", "x"): wild, ("tame", "x"): run_of("flatclr")}
+    (together,) = running.bundles(jobs.jobs(table, "smoke"))
     with pytest.raises(RuntimeError, match=r"wild.*seed 0: .*not finite.*; .*wild.*seed 1"):
         running.run_jobs(together, replicas=4)
     assert [job.done() for job in together] == [False, True]
@@ -168,7 +166,7 @@ def test_a_run_that_diverges_has_no_result_and_the_others_have(table, tmp_path):
 
 @pytest.mark.run
 def test_what_are_no_replicas_runs_one_by_one(table, capsys):
-    runs = bundles.left(jobs.jobs(table, "smoke"))
+    runs = running.left(jobs.jobs(table, "smoke"))
     other = [runs[0], next(run for run in runs if run.job.cell[0] == "SimCLR")]
-    assert bundles.run_together(other) == (other, [])
+    assert running.run_together(other) == (other, [])
     assert "one by one: loss." in capsys.readouterr().out

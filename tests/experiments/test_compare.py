@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments.harness import compare, records
+from experiments.harness import records
 
 
 def record(tops, config=None, arguments="configs/x.py:scale=cpu", **others):
@@ -41,7 +41,7 @@ def repository(tmp_path, monkeypatch):
 def test_a_changed_number_stands_beside_its_spread(repository):
     repository(x_a=record([0.5, 0.6, 0.7]), x_b=record([0.5, 0.6], arguments="b"))
     repository(x_a=record([0.6, 0.7, 0.8]), x_b=record([0.5, 0.6], arguments="b"))
-    lines = compare.compare(compare.of_revision("HEAD~1"), compare.of_revision("HEAD")).splitlines()
+    lines = records.compare(records.of_revision("HEAD~1"), records.of_revision("HEAD")).splitlines()
     assert lines[0] == "x_a" and len(lines) == 4
     assert lines[2].strip() == "trained.knn.top1: 0.6 -> 0.7 (+0.1; 1 of the spread 0.1 over 3 seeds)"
     assert lines[-1] == "1 changed, 1 the same, 0 gone, 0 new"
@@ -50,13 +50,13 @@ def test_a_changed_number_stands_beside_its_spread(repository):
 def test_without_a_second_revision_the_files_here(repository):
     repository(x_a=record([0.5]))
     (records.folder() / "x_a.json").write_text(json.dumps(record([0.75])))
-    said = compare.compare(compare.of_revision("HEAD"), compare.of_tree())
+    said = records.compare(records.of_revision("HEAD"), records.of_tree())
     assert "0.5 -> 0.75 (+0.25; one seed, no spread)" in said
 
 
 def test_a_command_whose_config_changed_is_the_same_cell(repository):
     old = {"x_a": record([0.5, 0.7], {"lr": 1}), "y": record([0.5], arguments="y")}
-    said = compare.compare(old, {"x_b": record([0.5, 0.8], {"lr": 2}), "z": record([0.5], {"lr": 9}, "z")})
+    said = records.compare(old, {"x_b": record([0.5, 0.8], {"lr": 2}), "z": record([0.5], {"lr": 9}, "z")})
     for line in (
         "x_a -> x_b",
         "config lr: 1 -> 2",
@@ -73,34 +73,34 @@ def test_a_column_more_leaves_the_training_what_it_was():
         "x-c": record([0.5], {"lr": 1, "evaluators.knn.k": 3}, "c", metrics={"ess": 1}),
         "x-d": record([0.5], {"lr": 3}, "d"),
     }
-    said = compare.compare(old, new)
+    said = records.compare(old, new)
     for line in ("x-a -> x-c", "metrics.ess: - -> 1", "gone: x-b", "new: x-d"):
         assert line in said
 
 
 def test_seeds_and_columns_that_come_and_go():
-    lines = compare.changes(record([0.5, 0.6]), record([0.5]))
+    lines = records.changes(record([0.5, 0.6]), record([0.5]))
     assert lines == ["seeds gone: 1"]
     failed = record([0.5])
     failed["seeds"]["0"]["evaluations"]["trained"]["knn"] = {"failed": "why"}
-    assert set(compare.changes(record([0.5]), failed)) == {
+    assert set(records.changes(record([0.5]), failed)) == {
         "trained.knn.top1: 0.5 -> -",
         "trained.knn.failed: - -> why",
     }
-    assert compare.changes(record([0.5], ess=0.1), record([0.5], ess=0.1)) == []
+    assert records.changes(record([0.5], ess=0.1), record([0.5], ess=0.1)) == []
 
 
 def test_far_beyond_the_spread_comes_first_and_equal_seeds_have_none():
     old = record([0.5, 0.6], metrics={"ess": 0.5, "tau": 0.1})
     new = record([0.51, 0.61], metrics={"ess": 0.5, "tau": 0.2})
-    first, second = compare.changes(old, new)
+    first, second = records.changes(old, new)
     assert first.startswith("metrics.tau: 0.1 -> 0.2 (+0.1; beyond its spread, 0") and "0.14 of" in second
 
 
 def test_a_revision_without_records_and_one_that_is_none(repository):
-    assert compare.of_revision("HEAD") == {}
+    assert records.of_revision("HEAD") == {}
     with pytest.raises(ValueError, match="REV is 'nowhere'"):
-        compare.of_revision("nowhere")
+        records.of_revision("nowhere")
 
 
 @pytest.mark.run

@@ -1,6 +1,7 @@
 """The harness of the papers' tables, on made-up runs: what is left to do, what is kept, what a page and a claim say."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
@@ -13,22 +14,10 @@ import pytest
 
 from contrastive_jax.training.run import source_of
 from experiments import harness
-from experiments.harness import (
-    bundles,
-    claims,
-    cli,
-    gates,
-    jobs,
-    measured,
-    pages,
-    plan,
-    records,
-    results,
-    running,
-)
+from experiments.harness import cli, gates, jobs, ledger, pages, records, results, running
 from experiments.harness import table as tables
 from experiments.harness.cli import command_line
-from experiments.harness.judging import Claim
+from experiments.harness.table import Claim, Table
 
 NAME = "experiments.paper.table_1"
 ARGUMENTS = "configs/x.py:scale=cpu --config.method={}"
@@ -43,30 +32,33 @@ def config_of(arguments):
     return leaves | dict(text.removeprefix("--config.").split("=") for text in overrides)
 
 
-def made(name, folder, monkeypatch, runs):
+def made(name, monkeypatch, runs, **fields):
     """A table, made up."""
-    module = types.ModuleType(name, "A table of a paper.\n\nWhat it says.\n")
-    module.__file__ = str(folder / "experiments" / "paper" / f"{name.rpartition('.')[2]}.py")
-    module.RUNS, module.METRIC = runs, dict(METRIC)
+    about = "A table of a paper.\n\nWhat it says.\n"
+    module = types.SimpleNamespace(TABLE=Table(name, about, runs=runs, metric=dict(METRIC), **fields))
     monkeypatch.setitem(sys.modules, name, module)
-    return tables.table_of(name)
+    return module.TABLE
+
+
+def changed(table, **fields):
+    """The table with other fields, under its name."""
+    sys.modules[table.name].TABLE = dataclasses.replace(table, **fields)
+    return tables.table_of(table.name)
 
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """A table of two rows and one column in a folder of its own, with nothing run."""
-    for module in (tables, results, records, pages, jobs, bundles, running, claims, measured):
+    for module in (tables, results, records, pages, jobs, running, ledger):
         if hasattr(module, "ROOT"):
             monkeypatch.setattr(module, "ROOT", tmp_path)
         if hasattr(module, "config_of") and module is not tables:
             monkeypatch.setattr(module, "config_of", config_of)
     runs = {"cpu": {("A", "x"): ARGUMENTS.format("a"), ("B", "x"): ARGUMENTS.format("b")}}
-    module = made(NAME, tmp_path, monkeypatch, runs | {"paper": dict(runs["cpu"])})
-    module.RUNS["paper"] = {cell: f"{text} --config.lr=9" for cell, text in runs["cpu"].items()}
-    module.CURVES = ("ess",)
+    runs["paper"] = {cell: f"{text} --config.lr=9" for cell, text in runs["cpu"].items()}
     monkeypatch.setattr(jobs, "all_tables", lambda: [NAME])
     records.key_of.cache_clear()
-    yield module
+    yield made(NAME, monkeypatch, runs, curves=("ess",))
     records.key_of.cache_clear()
 
 
@@ -142,23 +134,23 @@ def test_kept_runs_serve_every_table_that_asks_for_them_in_any_words(table, tmp_
     gone(tmp_path)
     assert jobs.jobs(table, "cpu") == []
     runs = {"cpu": {("other words", "x"): "configs/x.py:scale=cpu,m=a", ("C", "x"): ARGUMENTS.format("c")}}
-    other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
+    other = made("experiments.paper.figure_1", monkeypatch, runs)
     assert harness.Results(other, "cpu").values("other words", "x") == pytest.approx(
         {"0": 50, "1": 60, "2": 70}
     )
     assert [job.cell for job in jobs.jobs(other, "cpu")] == [("C", "x")]
     assert "--config=configs/x.py:scale=cpu,m=a --config.seed=0" in pages.text(other)  # its own words
-    other.SEEDS = {"cpu": (0, 1, 2, 3)}
+    other = changed(other, seeds={"cpu": (0, 1, 2, 3)})
     assert {job.cell for job in jobs.jobs(other, "cpu")} == {
         ("other words", "x"),
         ("C", "x"),
     }  # a seed is left
-    other.SEEDS = {"cpu": (2, 1)}
+    other = changed(other, seeds={"cpu": (2, 1)})
     assert "--config=configs/x.py:scale=cpu,m=a --config.seed=2" in pages.text(other)  # one that it has
 
 
 def test_seeds_that_ran_elsewhere_stay_and_what_has_other_numbers_here_is_told(table, tmp_path, capsys):
-    table.SEEDS = {"cpu": (0, 1, 2, 3)}
+    table = changed(table, seeds={"cpu": (0, 1, 2, 3)})
     all_done(table)
     gone(tmp_path)
     job = jobs.Job(NAME, "cpu", ("A", "x"))
@@ -195,7 +187,7 @@ def test_collect_takes_the_cells_that_are_asked_for(table):
 @pytest.mark.parametrize("change", ["an override is dropped", "another value", "a default", "a new leaf"])
 def test_kept_numbers_are_of_the_config_that_they_were_measured_with(table, tmp_path, monkeypatch, change):
     text = ARGUMENTS.format("a") + " --config.lr=0.1"
-    table.RUNS["cpu"]["A", "x"] = text
+    table.runs["cpu"]["A", "x"] = text
     all_done(table)
     gone(tmp_path)
     assert jobs.stale() == [] and set(harness.Results(table, "cpu").cells) == {("A", "x"), ("B", "x")}
@@ -207,10 +199,10 @@ def test_kept_numbers_are_of_the_config_that_they_were_measured_with(table, tmp_
         monkeypatch.setitem(DEFAULTS, "clip", "1")
         left, words = set(), "clip was 'not there', is '1'"
     elif change == "another value":
-        table.RUNS["cpu"]["A", "x"] = text.replace("0.1", "0.2")
+        table.runs["cpu"]["A", "x"] = text.replace("0.1", "0.2")
         left, words = {("B", "x")}, "no table asks for it"
     else:
-        table.RUNS["cpu"]["A", "x"] = ARGUMENTS.format("a")
+        table.runs["cpu"]["A", "x"] = ARGUMENTS.format("a")
         left, words = {("B", "x")}, "no table asks for it"
     records.key_of.cache_clear()
     assert set(harness.Results(table, "cpu").cells) == left
@@ -235,7 +227,7 @@ def test_a_result_whose_column_failed_is_none(table, tmp_path, monkeypatch):
         finish(job, seed, 0.5, knn={"failed": "no room"})
     assert job.done()  # nobody reads that column
     jobs.collect(table, "cpu")
-    table.METRIC["kNN, %"] = "trained.knn.top1 %"
+    table.metric["kNN, %"] = "trained.knn.top1 %"
     assert not job.done() and not harness.Results(table, "cpu")
     assert "kNN" not in pages.text(table)
     called = []
@@ -260,11 +252,10 @@ def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
     """Two workers in one workdir would meet."""
     other = made(
         "experiments.paper.figure_1",
-        tmp_path,
         monkeypatch,
         {"cpu": {("a", "y"): "configs/x.py:scale=cpu,m=a"}},
     )
-    other.SEEDS = {"cpu": (0, 1, 2, 3)}
+    other = changed(other, seeds={"cpu": (0, 1, 2, 3)})
     both = [*jobs.jobs(table, "cpu"), *jobs.jobs(other, "cpu")]
     once = jobs.distinct(both)
     assert len(both) == 3 and len(once) == 2 == len({job.folder(0) for job in once})
@@ -280,7 +271,7 @@ def test_one_run_for_all_tables_that_ask_for_it(table, tmp_path, monkeypatch):
 
 
 def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkeypatch):
-    table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
+    table = changed(table, sweep={"cpu": {"lr": (0.1, 0.3)}})
     cell = ("A", "x")
     choosing = [job for job in jobs.jobs(table, "cpu") if job.cell == cell]
     assert [job.point for job in choosing] == [(("lr", 0.1),), (("lr", 0.3),)]
@@ -301,19 +292,20 @@ def test_a_sweep_chooses_on_the_validation_part_and_reads_no_other(table, monkey
 
 
 def test_a_sweep_may_choose_by_what_judges_at_its_scale(table):
-    table.SWEEP, table.CHOOSES = {"cpu": {"lr": (0.1, 0.3)}}, {"cpu": "trained.few_labels.top1 %"}
+    table = changed(table, sweep={"cpu": {"lr": (0.1, 0.3)}}, chooses={"cpu": "trained.few_labels.top1 %"})
     cell = ("A", "x")
     first, second = jobs.choosing(table, "cpu", cell)
     finish(first, jobs.CHOOSING, 0.9, few_labels={"top1": 0.5})
     finish(second, jobs.CHOOSING, 0.8, few_labels={"top1": 0.6})
     assert jobs.choose(table, "cpu", cell) == second.point
     assert results.Results(table, "cpu").swept(*cell) == [[50.0], [60.0]]
-    table.CHOOSES = {"small": "trained.few_labels.top1 %"}
+    table = changed(table, chooses={"small": "trained.few_labels.top1 %"})
     assert jobs.choose(table, "cpu", cell) == first.point
 
 
 def test_a_small_sweep_goes_on_beyond_its_edge_twice_at_most(table):
-    table.RUNS["small"], table.SWEEP = dict(table.RUNS["cpu"]), {"small": {jobs.RATE: (0.1, 0.2, 0.4)}}
+    table.runs["small"] = dict(table.runs["cpu"])
+    table = changed(table, sweep={"small": {jobs.RATE: (0.1, 0.2, 0.4)}})
 
     def tried(row):
         found = jobs.choosing(table, "small", (row, "x"))
@@ -330,12 +322,12 @@ def test_a_small_sweep_goes_on_beyond_its_edge_twice_at_most(table):
     finish(tried("A")[1][-1], jobs.CHOOSING, 0.8)
     assert len(tried("A")[0]) == 5 and jobs.choose(table, "small", ("A", "x")) == ((jobs.RATE, 0.025),)
     assert jobs.collect(table, "small") == 8 and jobs.stale() == []
-    table.FURTHER = 1
+    table = changed(table, further=1)
     assert tried("A")[0] == [0.1, 0.2, 0.4, 0.05]
 
 
 def test_several_seeds_may_choose_and_all_have_to_have_run(table):
-    table.SWEEP, table.CHOOSING_SEEDS = {"cpu": {"lr": (0.1, 0.3)}}, {"cpu": 2}
+    table = changed(table, sweep={"cpu": {"lr": (0.1, 0.3)}}, choosing_seeds={"cpu": 2})
     cell, seeds = ("A", "x"), (jobs.CHOOSING, jobs.CHOOSING + 1)
     first, second = jobs.choosing(table, "cpu", cell)
     assert first.seeds() == seeds
@@ -350,7 +342,7 @@ def test_several_seeds_may_choose_and_all_have_to_have_run(table):
 def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
     from contrastive_jax.training import recorder
 
-    table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
+    table = changed(table, sweep={"cpu": {"lr": (0.1, 0.3)}})
     cell = ("A", "x")
     first, second = jobs.choosing(table, "cpu", cell)
 
@@ -373,7 +365,7 @@ def test_a_point_that_diverged_is_the_worst(table, monkeypatch):
 
 
 def test_a_sweep_of_which_all_diverged_says_so(table):
-    table.SWEEP = {"cpu": {"lr": (0.1, 0.3)}}
+    table = changed(table, sweep={"cpu": {"lr": (0.1, 0.3)}})
     cell = ("A", "x")
     assert jobs.without_choice(table, "cpu") == []
     for job in jobs.choosing(table, "cpu", cell):
@@ -381,7 +373,7 @@ def test_a_sweep_of_which_all_diverged_says_so(table):
         job.diverged(jobs.CHOOSING, "step 3")
     assert [job.cell for job in jobs.jobs(table, "cpu")] == [("B", "x")] * 2
     assert jobs.without_choice(table, "cpu") == [
-        "paper.table_1 A | x: every point of its sweep diverged; widen SWEEP."
+        "paper.table_1 A | x: every point of its sweep diverged; widen it."
     ]
 
 
@@ -441,7 +433,7 @@ def test_a_job_of_a_cluster_has_a_gpu_and_a_day(table, monkeypatch, capsys):
             asked[-1]["replicas"] = replicas
             return types.SimpleNamespace(exception=lambda: None)
 
-    table.RUNS["gpu"] = dict(table.RUNS["cpu"])
+    table.runs["gpu"] = dict(table.runs["cpu"])
     monkeypatch.setattr(cli.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="2"):
         command_line(["run", "--cluster=slurm"], [table], "")
@@ -459,8 +451,8 @@ def test_a_job_of_a_cluster_has_a_gpu_and_a_day(table, monkeypatch, capsys):
 
 
 def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
-    table.REPORTED = {"top-1, %": {("A", "x"): None, ("B", "x"): harness.doubtful(54.62), ("C", "y"): 3.0}}
-    table.REPORTED["top-5, %"] = {("A", "x"): 80.0}
+    top1 = {("A", "x"): None, ("B", "x"): harness.doubtful(54.62), ("C", "y"): 3.0}
+    table = changed(table, reported={"top-1, %": top1, "top-5, %": {("A", "x"): 80.0}})
     page = pages.render(table)
     assert "| A | — / — |" in page and "| B | — / 54.62 ? |" in page
     assert re.search(r"\| C \|.*— / 3.00 \|", page)
@@ -476,9 +468,14 @@ def test_a_lost_number_stays_empty_and_a_doubtful_one_is_marked(table):
     )
 
 
+def test_predictions_stand_before_what_was_read_of_them_round_by_round(table):
+    table = changed(table, predicted=("\nAll fall.\n", "None falls."), read_after="They rise.")
+    assert "What it says.\n\nAll fall.\n\nThey rise.\n\nNone falls.\n\n## Scale" in pages.text(table)
+
+
 def test_a_page_says_what_was_not_run(table):
     assert "Not run at this scale." in pages.text(table)
-    del table.RUNS["cpu"]
+    del table.runs["cpu"]
     assert "`cpu`" not in pages.text(table)
 
 
@@ -506,18 +503,18 @@ def test_a_path_meets_one_name_or_says_so():
 def test_a_plan_counts_the_images_that_are_trained_on(arguments):
     config = tables.config_of(arguments)
     images = source_of(config).train
-    examples, channels = plan.images_of(config)
+    examples, channels = cli.images_of(config)
     assert channels == images.shape[2]
     assert examples == pytest.approx(len(images), rel=0.002)  # a validation part is stratified
 
 
 def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(plan, "cost", lambda *_: 1.0)
-    table.SWEEP = {"cpu": {"A": {"lr": (0.1, 0.3)}}}
+    monkeypatch.setattr(cli, "cost", lambda *_: 1.0)
+    table = changed(table, sweep={"cpu": {"A": {"lr": (0.1, 0.3)}}})
     runs = {"cpu": {("b", "y"): "configs/x.py:scale=cpu,m=b"}}
-    other = made("experiments.paper.figure_1", tmp_path, monkeypatch, runs)
-    both = {one.__name__: list(one.RUNS["cpu"]) for one in (table, other)}
-    plan.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
+    other = made("experiments.paper.figure_1", monkeypatch, runs)
+    both = {one.name: list(one.runs["cpu"]) for one in (table, other)}
+    cli.plan([table, other], both, "cpu", "a100", 0.35, 2.0)
     said, *lines = capsys.readouterr().out.splitlines()
     assert said == "scale cpu (others: paper)"
     assert lines[2].endswith(": 3 of 3 runs left, 1.00 hours each")
@@ -529,33 +526,34 @@ def test_a_plan_has_every_run_once_and_a_sweeps_final_ones(table, tmp_path, monk
         "4 cells, 8.0 device-hours, 16 at 2 an hour (FLOPs of training at 35% of one a100's published"
         " peak, which is assumed; judging not counted)",
     ]
-    plan.plan([table, other], {table.__name__: [("B", "x")], other.__name__: []}, "cpu", "a100", 0.35, 0.0)
+    cli.plan([table, other], {table.name: [("B", "x")], other.name: []}, "cpu", "a100", 0.35, 0.0)
     assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[1:-1]] == [
         "paper.table_1 B | x"
     ]
 
 
 def test_claims_are_judged_at_the_largest_scale_that_can(table):
-    table.CLAIMS = (
+    claims = (
         Claim("A beats B", "A - B, points", lambda r: r.differences(("A", "x"), ("B", "x"))),
         Claim("nobody looked", needs="a telescope"),
     )
-    assert [(row.text, row.evidence, row.verdict()) for row in claims.ledger_rows(table)] == [
+    table = changed(table, claims=claims)
+    assert [(row.text, row.evidence, row.verdict()) for row in ledger.ledger_rows(table)] == [
         ("A beats B", "A - B, points", "not tested"),
         ("nobody looked", "—", "not tested: a telescope"),
     ]
     all_done(table, of_a=(0.5, 0.51, 0.52))
-    before = claims.ledger_rows(table)[0]
+    before = ledger.ledger_rows(table)[0]
     assert before.verdict() == "**holds**" and before.evidence.startswith("A - B, points: +11 [")
     assert before.evidence.endswith("(n = 3, cpu)")
     finish(jobs.Job(NAME, "paper", ("A", "x")), 0, 0.5)
     jobs.collect(table, "paper")  # one cell, and nothing to compare it with
-    assert claims.ledger_rows(table)[0] == before
+    assert ledger.ledger_rows(table)[0] == before
     finish(jobs.Job(NAME, "paper", ("B", "x")), 0, 0.4)
     jobs.collect(table, "paper")
-    assert claims.ledger_rows(table)[0] == before  # one seed of each, which judges nothing
-    table.RUNS["cpu"] = {}
-    row = claims.ledger_rows(table)[0]
+    assert ledger.ledger_rows(table)[0] == before  # one seed of each, which judges nothing
+    table.runs["cpu"] = {}
+    row = ledger.ledger_rows(table)[0]
     assert row.evidence == "A - B, points: +10 (n = 1, paper)"
     assert row.verdict() == "**cannot be judged here**: one seed is no sample; 1 of 3 seeds"
 
@@ -563,13 +561,13 @@ def test_claims_are_judged_at_the_largest_scale_that_can(table):
 def test_where_all_labels_leave_no_room_ten_a_class_judge_and_the_neighbours_do_not(table, monkeypatch):
     rooms = {False: 90.5, True: 99.0}  # supervised training, by all labels and by ten a class
     monkeypatch.setattr(gates, "levels", lambda _, few: {"supervised": rooms[few], "baseline": 10.0})
-    table.RUNS["small_mnist"] = table.RUNS.pop("cpu")
-    table.SEEDS = {"small_mnist": (0, 1, 2)}
-    table.METRIC = {"linear": "trained.linear.top1 %", "knn": "trained.knn.top1 %"}
-    table.CLAIMS = tuple(  # of equality, as room is not asked of an effect that is decided
+    table.runs["small_mnist"] = table.runs.pop("cpu")
+    metric = {"linear": "trained.linear.top1 %", "knn": "trained.knn.top1 %"}
+    claims = tuple(  # of equality, as room is not asked of an effect that is decided
         Claim("A is B", name, functools.partial(differing, name), "within", 9.0, gates=(gates.headroom,))
-        for name in table.METRIC
+        for name in metric
     )
+    table = changed(table, seeds={"small_mnist": (0, 1, 2)}, metric=metric, claims=claims)
     for row, few in (("A", (0.85, 0.86, 0.87)), ("B", (0.80, 0.80, 0.81))):
         for seed, top1 in enumerate(few):
             others = {"few_labels": {"top1": top1}, "knn": {"top1": 0.9 + 0.002 * seed * (row == "A")}}
@@ -577,15 +575,15 @@ def test_where_all_labels_leave_no_room_ten_a_class_judge_and_the_neighbours_do_
                 jobs.Job(NAME, "small_mnist", (row, "x")), seed, 0.9 + 0.002 * seed * (row == "A"), **others
             )
     jobs.collect(table, "small_mnist")
-    linear, knn = claims.ledger_rows(table)
+    linear, knn = ledger.ledger_rows(table)
     assert linear.said.word == "holds" and linear.said.mean == pytest.approx(5.667, abs=0.01)
     assert "small_mnist by 10 labels a class" in linear.evidence
     assert knn.said.word == "cannot be judged here" and "0.3 points" in knn.said.why
     rooms[True] = 87.0  # neither can: the reason is that of ten labels
-    row = claims.ledger_rows(table)[0]
+    row = ledger.ledger_rows(table)[0]
     assert row.said.word == "cannot be judged here" and "small_mnist by 10 labels a class" in row.evidence
     rooms[False] = 99.0  # all labels come first where they can judge
-    assert claims.ledger_rows(table)[0].said.mean == pytest.approx(0.2)
+    assert ledger.ledger_rows(table)[0].said.mean == pytest.approx(0.2)
 
 
 def differing(heading, read):
@@ -593,48 +591,82 @@ def differing(heading, read):
 
 
 def test_an_undecided_claim_says_how_wide_its_interval_is(table):
-    table.CLAIMS = (Claim("A beats B", "A - B", lambda r: r.differences(("A", "x"), ("B", "x"))),)
+    table = changed(
+        table, claims=(Claim("A beats B", "A - B", lambda r: r.differences(("A", "x"), ("B", "x"))),)
+    )
     all_done(table, of_a=(0.4, 0.5, 0.3))
-    assert claims.ledger_rows(table)[0].verdict() == "**undecided**, ± 25"
+    assert ledger.ledger_rows(table)[0].verdict() == "**undecided**, ± 25"
 
 
 def test_benjamini_and_hochberg_take_back_within_a_paper():
     def row(word, p):
-        return claims.Row("", "", claims.Judgement(word, p=p))
+        return ledger.Row("", "", ledger.Judgement(word, p=p))
 
     alone, formula = row("holds", 0.04), row("does not hold", None)
-    assert claims.together([alone, formula]) == [alone, formula]
-    fallen, *others = claims.together([alone, row("undecided", 0.9), formula])
+    assert ledger.together([alone, formula]) == [alone, formula]
+    fallen, *others = ledger.together([alone, row("undecided", 0.9), formula])
     assert (fallen.said.word, others) == ("undecided", [row("undecided", 0.9), formula])
     assert fallen.verdict() == "**undecided**: holds alone, not among all of the paper's"
 
 
 def test_a_table_without_runs_is_measured_once(table):
     calls = []
-    table.RUNS = {}
-    table.measure = lambda: calls.append(1) or {"numbers": [1.0, 2.0]}
-    table.page = lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]])
-    table.CLAIMS = (Claim("positive", "numbers", lambda found: found["numbers"], by="formula"),)
+    table = changed(
+        table,
+        runs={},
+        measure=lambda: calls.append(1) or {"numbers": [1.0, 2.0]},
+        page=lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]]),
+        claims=(Claim("positive", "numbers", lambda found: found["numbers"], by="formula"),),
+    )
     assert "Not measured yet." in pages.text(table)
-    assert claims.ledger_rows(table)[0].verdict() == "not tested"
-    assert measured.measure(table).endswith("measured") and "done" in measured.measure(table)
+    assert ledger.ledger_rows(table)[0].verdict() == "not tested"
+    assert results.measure(table).endswith("measured") and "done" in results.measure(table)
     assert calls == [1]
     assert "| 2.0 |" in pages.text(table)
-    (row,) = claims.ledger_rows(table)
+    (row,) = ledger.ledger_rows(table)
     assert (row.evidence, row.said.word) == ("numbers: +1.5 [1, 2] (range of 2, measured)", "holds")
 
 
 def test_what_another_file_measured_is_read_from_there(table, tmp_path):
     source = []
-    table.RUNS = {}
-    table.read = lambda: {"numbers": source} if source else None
-    table.page = lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]])
+    table = changed(
+        table,
+        runs={},
+        read=lambda: {"numbers": source} if source else None,
+        page=lambda found: harness.markdown(["n"], [[n] for n in found["numbers"]]),
+    )
     assert "Not measured yet." in pages.text(table)
     for number in (1.0, 2.0):
         source[:] = [number]
-        assert "reads what another file" in measured.measure(table)
+        assert "reads what another file" in results.measure(table)
         assert f"| {number} |" in pages.text(table)
-    assert not measured.file_of(table).exists()
+    assert not results.file_of(table).exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "words"),
+    [
+        ({"metrics": {}}, TypeError, "metrics"),
+        ({"SEEDS": {}}, TypeError, "SEEDS"),
+        ({"seeds": {"tiny": (0,)}}, ValueError, "seeds has scale 'tiny'; scales are paper, gpu"),
+        ({"published_rates": "gpu"}, ValueError, "published_rates has scale 'g'"),
+        ({"reported": {"a": {}}}, ValueError, "reported has heading a; metric is empty"),
+        ({"runs": {"cpu": {}}}, ValueError, "runs need metric"),
+        (
+            {"runs": {"cpu": {}}, "metric": METRIC, "read": dict, "page": list},
+            ValueError,
+            "one of runs, measure",
+        ),
+        ({"read_after": "as predicted"}, ValueError, "read_after has more rounds than predicted"),
+        ({"measure": dict}, ValueError, "page goes with measure"),
+        ({"page": list}, ValueError, "page goes with measure"),
+    ],
+)
+def test_a_wrong_field_of_a_table_raises_where_it_is_declared(fields, error, words):
+    with pytest.raises(error, match=words):
+        Table(NAME, "A table.", **fields)
+    with pytest.raises(TypeError, match="about"):
+        Table(NAME)
 
 
 def test_grid_refuses_what_was_copied_short():

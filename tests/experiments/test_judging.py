@@ -1,5 +1,6 @@
 """The rules by which numbers judge a claim: on data of known truth a false verdict is as rare as the rules say."""
 
+import dataclasses
 import json
 import math
 import types
@@ -7,10 +8,11 @@ import types
 import numpy as np
 import pytest
 
-from experiments.harness import claims, evidence, gates, jobs, judging, table
-from experiments.harness.judging import Claim, judge
-from experiments.harness.results import Results
-from experiments.harness.table import ALL_LABELS, TEN_LABELS
+from experiments.flatnce import figure_2
+from experiments.harness import gates, jobs, judging, ledger, table
+from experiments.harness.judging import judge
+from experiments.harness.results import Results, above_all, of_extremes
+from experiments.harness.table import ALL_LABELS, TEN_LABELS, Claim, Table
 
 DRAWS = 1000
 # Of as many draws, each with a chance of 2.5 %, more than this are false once in ten thousand.
@@ -22,14 +24,12 @@ PLAIN = {  # what the controls of scale gpu are of
 }  # fmt: skip
 
 
-def made(cells, scale="cpu", **table):
+def made(cells, scale="cpu"):
     """Results of cells -> a number a seed; the longest has all seeds."""
     results = Results.__new__(Results)
-    seeds = {
-        "SEEDS": {scale: tuple(range(max(map(len, cells.values()))))},
-        "RUNS": {scale: dict.fromkeys(cells)},
-    }
-    results.table = types.SimpleNamespace(METRIC={"a": "metrics.a"}, ALSO={}, **(seeds | table))
+    seeds = {scale: tuple(range(max(map(len, cells.values()))))}
+    runs = {scale: dict.fromkeys(cells)}
+    results.table = Table("experiments.paper.made", "", runs=runs, metric={"a": "metrics.a"}, seeds=seeds)
     results.scale = scale
     results.cells = {
         cell: {
@@ -151,8 +151,8 @@ def test_a_claim_is_judged_by_all_seeds_of_its_own_cells():
 
 def test_what_has_not_run_is_no_extreme_and_no_rival():
     cells = {("A", "2"): [1.0, 1.1], ("A", "16"): [3.0, 3.1], ("A", "128"): [5.0, 5.3]}
-    extremes = Claim("", "", lambda r: evidence.of_extremes(r, "A"), "below")
-    rivals = Claim("", "", lambda r: evidence.above_all(r, ("A", "128"), r.table.RUNS["cpu"]), by="each")
+    extremes = Claim("", "", lambda r: of_extremes(r, "A"), "below")
+    rivals = Claim("", "", lambda r: above_all(r, ("A", "128"), r.table.runs["cpu"]), by="each")
     assert [judge(claim, made(cells)).word for claim in (extremes, rivals)] == ["holds"] * 2
     del (left := made(cells)).cells["A", "2"]
     assert [judge(claim, left).word for claim in (extremes, rivals)] == ["not tested"] * 2
@@ -166,14 +166,13 @@ def test_what_has_not_run_is_no_extreme_and_no_rival():
 
 def test_what_simclr_meets_too_is_not_judged():
     """A gain of small batches alone is not FlatNCE's."""
-    figure = table.table_of("flatnce.figure_2")
-    claim = next(c for c in figure.CLAIMS if c.evidence is figure.eightfold)
-    claim = claim._replace(gates=(figure.not_simclr_too,))
+    claim = next(c for c in figure_2.TABLE.claims if c.evidence is figure_2.eightfold)
+    claim = claim._replace(gates=(figure_2.not_simclr_too,))
     cells = {("FlatCLR", "16"): [80.0, 80.1, 80.2], ("SimCLR", "256"): [80.0, 80.2, 80.1]}
     words = {}
     for own in (75.0, 80.0):
         results = made(cells | {("SimCLR", "16"): [own, own + 0.1, own + 0.2]})
-        results.table.METRIC = {figure.LINEAR: "metrics.a"}
+        results.table = dataclasses.replace(results.table, metric={figure_2.LINEAR: "metrics.a"})
         words[own] = judge(claim, results).word
     assert words == {75.0: "holds", 80.0: "cannot be judged here"}
 
@@ -279,7 +278,7 @@ def test_the_regime_is_by_the_median_weight_of_the_column_that_is_judged():
 def accuracies(linear, knn):
     """Results of two cells, A and B, judged by all labels and kNN; a pair of percentages a seed."""
     results = made({("A", "16"): [0.0] * len(linear), ("B", "16"): [0.0] * len(linear)})
-    results.table.METRIC = {"linear": ALL_LABELS}
+    results.table = dataclasses.replace(results.table, metric={"linear": ALL_LABELS})
     for number, cell in enumerate(results.cells):
         for seed, entry in results.cells[cell]["seeds"].items():
             entry["evaluations"] = {
@@ -295,16 +294,16 @@ def test_a_measure_that_decides_is_named_where_the_judged_one_does_not():
     results = accuracies([(52, 50), (49, 51), (50, 50)], [(40, 45), (41, 46.1), (40, 44.9)])
     claim = Claim("", "points", lambda read: read.differences(("A", "16"), ("B", "16")))
     said = judge(claim, results)
-    others = claims.by_others(claim, results, said)
+    others = ledger.by_others(claim, results, said)
     assert said.word == "undecided" and list(others) == ["kNN"]  # 10 labels did not judge, all labels did
     assert others["kNN"].mean == pytest.approx(-5.0) and others["kNN"].word == "does not hold"
-    row = claims.Row("", "", said, others=others)
+    row = ledger.Row("", "", said, others=others)
     assert row.verdict().endswith("by kNN it does not hold")
     equal = claim._replace(expects="within", margin=9.0)
-    (knn,) = claims.by_others(equal, results, judge(equal, results)).values()
+    (knn,) = ledger.by_others(equal, results, judge(equal, results)).values()
     assert knn.word == "undecided"  # equality wants room, which nobody asked of it
     level = claim._replace(evidence=lambda read: [v - 45 for v in read.values("A", "16").values()])
-    assert not claims.by_others(level, results, judge(level, results))  # 45 % is one of linear accuracy
+    assert not ledger.by_others(level, results, judge(level, results))  # 45 % is one of linear accuracy
 
 
 def test_what_no_interval_contains_is_said_beside_the_number(monkeypatch):
@@ -334,8 +333,8 @@ def test_a_ceiling_forges_no_effect_and_does_forge_equality(monkeypatch):
         apart._replace(evidence=lambda read: [d - 2 for d in apart.evidence(read)]),  # undecided
     ):
         assert "headroom: 0.4 points" in judge(forged, results).why
-    results.scale, results.table.RUNS = "small_mnist", {"small_mnist": dict.fromkeys(results.cells)}
-    results.table.SEEDS = {"small_mnist": (0, 1, 2)}
+    results.scale, runs = "small_mnist", {"small_mnist": dict.fromkeys(results.cells)}
+    results.table = dataclasses.replace(results.table, runs=runs, seeds={"small_mnist": (0, 1, 2)})
     assert "headroom" in judge(apart, results).why  # all labels, where 10 a class judge
 
 
@@ -364,7 +363,7 @@ def test_a_rate_is_chosen_inside_of_what_was_tried(tried, chosen, why, monkeypat
     found = gates.tuned(results, 0.0)
     assert why in found and bool(found) == bool(why)
     assert gates.tuned_in("A")(results, 0.0) == found and gates.tuned_in("B")(results, 0.0) == ""
-    results.table.PUBLISHED_RATES = (results.scale,)
+    results.table = dataclasses.replace(results.table, published_rates=(results.scale,))
     assert gates.tuned(results, 0.0) == ""
 
 
@@ -398,4 +397,4 @@ def test_the_levels_of_digits_are_those_of_the_committed_runs():
 
 def test_a_sweep_chooses_by_a_seed_that_judges_nothing():
     for one in map(table.table_of, table.all_tables()):
-        assert all(seed < jobs.CHOOSING for scale in one.RUNS for seed in table.seeds_of(one, scale))
+        assert all(seed < jobs.CHOOSING for scale in one.runs for seed in one.seeds_at(scale))

@@ -132,7 +132,7 @@ def test_relic_rows_that_are_not_permitted_do_not_count():
     for options in ({"positive": "first"}, {"score": "euclid"}):
         with pytest.raises(ValueError, match="it must be"):
             losses.relic(embeddings(), embeddings(), 0.1, **options)
-    with pytest.raises(ValueError, match="relic needs at least 2 examples; population has 1"):
+    with pytest.raises(ValueError, match="population has 1 examples; relic needs at least 2"):
         losses.relic(embeddings()[:1], embeddings()[:1], 0.1)
 
 
@@ -196,7 +196,7 @@ def test_the_interpolated_bound_is_its_definition_from_two_rows_on(rows):
         jnp.asarray(scores, jnp.float32), jnp.asarray(log_baseline, jnp.float32)
     )
     assert value == pytest.approx(1 + joint - marginal, rel=1e-5) and np.isfinite(gradient).all()
-    with pytest.raises(ValueError, match="at least 2 rows; scores are 1 x 1"):
+    with pytest.raises(ValueError, match="scores are 1 x 1; .* at least 2 rows"):
         bound(jnp.zeros((1, 1)), jnp.zeros(1))
 
 

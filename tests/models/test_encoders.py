@@ -232,7 +232,7 @@ def test_a_scope_is_read_or_refused(build):
     build("scoped", norm=groups).init(0, IMAGE)
     build("plain", norm=groups).init(0, IMAGE)
     with pytest.raises(
-        ValueError, match="norm.scope is 'groups', which the encoder's own batch norm does not read"
+        ValueError, match="norm.scope is 'groups', which has no effect on the encoder's own batch norm"
     ):
         build("normed", norm=groups).init(0, IMAGE)
 
@@ -247,22 +247,22 @@ def test_a_scope_is_read_or_refused(build):
         ),
         (
             {"name": "test_encoders:in_nnx", "drop": True},
-            "its variables are RngCount, RngKey too; they must be",
+            "its variables include RngCount, RngKey; they must be",
         ),
-        ("maps", "of 2 images it returns [2, 8, 8, 3]; features are [n, F]"),
-        ("listed", "it keeps arrays in a list; they must be in nested dictionaries"),
+        ("maps", "for 2 images it returns [2, 8, 8, 3]; features must be [n, F]"),
+        ("listed", "its arrays are in a list; they must be in nested dictionaries"),
         ("dropped", "encoder.name='test_encoders:dropped': InvalidRngError"),
-        ("untold", "it keeps batch_stats, and its __call__ has no argument train"),
-        ("numbered", "it calls an array, or a dictionary of them, 0; names must be texts"),
-        ("drawing", "its statistic noise is key<fry>; keep numbers (jax.random.key_data)"),
-        ("whole", "its parameter w is int32; what is trained is floating"),
-        ("dotted", "its arrays layer/0 and layer.0 would be written to one place in a checkpoint"),
-        ("empty", "its array w is [0, 3]; an empty one cannot be saved"),
+        ("untold", "it has batch_stats, so its __call__ needs an argument train"),
+        ("numbered", "the name of an array, or of a dictionary of arrays, is 0"),
+        ("drawing", "its statistic noise is key<fry>; it must be numbers"),
+        ("whole", "its parameter w is int32; parameters must be floating"),
+        ("dotted", "its arrays layer/0 and layer.0 would have the same path in a checkpoint"),
+        ("empty", "its array w is [0, 3]; empty arrays cannot be saved"),
         (
             {"name": "test_encoders:counting", "kind": "float32"},
             "its statistic count is float32[], and after a training step int32[]; it must stay",
         ),
-        (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the images' 8 x 8 pixels"),
+        (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the image size, 8 x 8"),
     ],
 )
 def test_what_is_no_encoder_is_one_sentence(build, encoder, message):
@@ -302,7 +302,7 @@ def test_names_of_nnx_that_are_digits_stay_names():
 
 def test_remat_needs_an_option_of_that_name_and_changes_no_number(build):
     with pytest.raises(
-        ValueError, match="train.remat is True, and encoder.name='test_encoders:plain' has no option"
+        ValueError, match="train.remat is True; it must be False for encoder.name='test_encoders:plain'"
     ):
         build("plain", remat=True)
     views = jnp.asarray(np.random.default_rng(0).random((4, 2, *IMAGE), np.float32))

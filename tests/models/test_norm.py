@@ -195,7 +195,7 @@ def test_bfloat16_is_normalised_in_float32():
     [
         ({"scope": "view"}, "norm.scope is 'view'"),
         ({"scope": "groups", "groups": 0}, "norm.groups is 0"),
-        ({"groups": 2}, "need scope 'groups'"),
+        ({"groups": 2}, "needs norm.scope='groups'"),
         ({"momentum": 1.0}, "norm.momentum is 1.0"),
         ({"epsilon": 0.0}, "norm.epsilon is 0.0"),
     ],
@@ -206,9 +206,9 @@ def test_bad_options(options, match):
 
 
 def test_bad_batches():
-    with pytest.raises(ValueError, match="batch of 8 examples does not split into norm.groups = 3"):
+    with pytest.raises(ValueError, match="norm.groups is 3; it must divide the batch of 8 examples"):
         members(norm(scope="groups", groups=3), 8, 2, None, jnp.float32)
-    with pytest.raises(ValueError, match="group ids were given and norm.scope is 'joint'"):
+    with pytest.raises(ValueError, match="norm.scope is 'joint'; group ids need"):
         members(norm(), 8, 2, IDS, jnp.float32)
     x, params, stats = inputs(space=())
     with pytest.raises(ValueError, match="one value per channel"):

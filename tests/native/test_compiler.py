@@ -181,7 +181,9 @@ def test_importing_a_loss_makes_programs_of_the_users_own_right(computed_before,
     affected = compiler.FIRST_AFFECTED <= jax.__version_info__ < compiler.FIRST_MENDED
     flag = compiler.FLAG if affected and not computed_before else None
     assert done.stdout == f"{flag}\n", done.stderr
-    assert ("gets some reductions wrong" in done.stderr) == (affected and computed_before)
+    assert ("some reductions of your own programs incorrectly" in done.stderr) == (
+        affected and computed_before
+    )
 
 
 def test_a_program_of_the_users_own_is_warned_once(monkeypatch):

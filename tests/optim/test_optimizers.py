@@ -416,6 +416,6 @@ def test_a_name_that_no_parameter_has_is_refused():
         optim.lars(lambda step: 0.1, exclude=("projectr",)).init(PARAMS)
     optim.lars(lambda step: 0.1, exclude=("predictor",)).init(PARAMS)  # a module that may be empty
     with pytest.raises(
-        ValueError, match=r"optimizer.alternate names 'critic', which is in no parameter's path"
+        ValueError, match="optimizer.alternate contains 'critic', which is not part of any parameter's path"
     ):
         optim.lars(lambda step: 0.1, alternate=("critic",)).init(PARAMS)

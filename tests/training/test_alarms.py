@@ -126,7 +126,7 @@ def test_losses_are_listed_as_they_are():
 def test_bfloat16_gains_nothing_on_a_cpu():
     rounded = config(dtype="bfloat16")
     (note,) = alarms.notes(rounded, "cpu")
-    assert note.startswith("dtype=bfloat16 is no faster than float32 on a CPU")
+    assert note.startswith("dtype=bfloat16 is not faster than float32 on a CPU")
     assert alarms.notes(rounded, "gpu") == alarms.notes(rounded) == alarms.notes(config(), "cpu") == []
 
 
@@ -249,7 +249,7 @@ def test_a_run_that_collapses_says_so_on_screen_in_metrics_and_in_its_result(tmp
     result = loop.train(made, tmp_path, devices=jax.devices()[:1])
     printed = capsys.readouterr().out
     assert printed.count("collapse: all embeddings are nearly one point") == 1
-    assert printed.count("the ESS target cannot be reached: it is 0.3, and ESS is") == 1
+    assert printed.count("the ESS target 0.3 cannot be reached: ESS is") == 1
     saved = json.loads((tmp_path / "result.json").read_text())["alarms"]
     assert saved == result["alarms"] and "ess_unreachable" in {entry["alarm"] for entry in saved}
     entry = next(entry for entry in saved if entry["alarm"] == "collapse")

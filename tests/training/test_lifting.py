@@ -74,10 +74,10 @@ def test_functions_that_are_the_same_have_no_numbers():
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (lambda x: jnp.sum(x), "2 operations, another 1"),
-        (lambda x: jnp.cos(x) * 2.0, "where one has sin, another has cos"),
-        (lambda x: jnp.sin(x) * x, "constant in one is computed in another"),
-        (lambda x: jnp.sin(x)[:3] * 2.0, "operations, another|other shapes"),
+        (lambda x: jnp.sum(x), "2 operations, the other 1"),
+        (lambda x: jnp.cos(x) * 2.0, "one has sin where the other has cos"),
+        (lambda x: jnp.sin(x) * x, "a constant of one is computed in the other"),
+        (lambda x: jnp.sin(x)[:3] * 2.0, "operations, the other|differ in shape"),
     ],
     ids=["another length", "another operation", "no constant", "another shape"],
 )

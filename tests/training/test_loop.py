@@ -62,7 +62,7 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(method, leaves, tmp_pa
     loop.train(config, tmp_path / "whole", quiet=True, devices=one)
     with monkeypatch.context() as patch:
         stop_at(patch, 2)
-        with pytest.raises(loop.Stopped, match=r"stopped at step 3 of 6; saved .* same command"):
+        with pytest.raises(loop.Stopped, match="stopped at step 3 of 6; saved .* the command to resume"):
             loop.train(config, tmp_path / "parts", quiet=True, devices=one)
     loop.train(config, tmp_path / "parts", quiet=True, devices=one)
     whole = left_behind(tmp_path / "whole", config)
@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         patch.setattr(recorder.Recorder, "record", fill_up)
         try:
             with pytest.raises(
-                workdirs.Full, match=r"parts/.* cannot grow \(.*checkpoint of step 3 is whole: make room"
+                workdirs.Full, match="parts/.* cannot grow \(.*checkpoint of step 3 is complete: make room"
             ):
                 loop.train(config, tmp_path / "parts", quiet=True, devices=one)
         finally:
@@ -199,11 +199,13 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
         "log": config["log"] | {"every": 2},
     }
     assert loop.train(longer, tmp_path, devices=one)["step"] == 3
-    assert "schedules stretch" in capsys.readouterr().out
+    assert "schedules are stretched" in capsys.readouterr().out
     for _ in range(2):  # nothing is left to train by the second: its result says so still
         notes = loop.train(longer, tmp_path, quiet=True, devices=one)["notes"]
         assert any("train.duration was 2 steps, and is 3 steps" in note for note in notes)
-    with pytest.raises(ValueError, match=r"train.duration is '2 steps', 2 steps, .* has done 3"):
+    with pytest.raises(
+        ValueError, match="train.duration is '2 steps', 2 steps; it must be at least the 3 steps"
+    ):
         loop.train(config, tmp_path, quiet=True, devices=one)
     with pytest.raises(ValueError, match=r"gradient_snr.decay was 0.0, is 0.9"):
         loop.train(longer | {"gradient_snr": {"decay": 0.9}}, tmp_path, quiet=True, devices=one)
@@ -251,9 +253,7 @@ def test_checkpoints_of_which_none_can_be_read_are_no_new_start(tmp_path):
     (meta,) = (tmp_path / "checkpoints").glob("2/meta/metadata")
     meta.write_text("x")
     before = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
-    with pytest.raises(
-        checkpoint.DamagedCheckpoints, match="every checkpoint .* is damaged and none was touched"
-    ):
+    with pytest.raises(checkpoint.DamagedCheckpoints, match="every checkpoint .* is damaged"):
         loop.train(config, tmp_path, quiet=True, devices=one)
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == before
 
@@ -298,12 +298,12 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'; .* Did you mean 'fixed'"),
         (
             {"temperature": {"name": "fixed", "tua": 0.1}},
-            r"temperature.tua: no such option of fixed\(tau.*Did you mean 'tau'",
+            "temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
         ),
-        ({"negatives": {"name": "random", "k": 63}}, r"negatives.k is 63, .* offers a query 62"),
+        ({"negatives": {"name": "random", "k": 63}}, "negatives.k is 63; it must be at most 62"),
         (
             {"negatives": {"name": "random", "k": 32}, "target": {"name": "ema"}, "directions": "one_way"},
-            r"negatives.k is 32, .* offers a query 31",
+            "negatives.k is 32; it must be at most 31",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"dcl": {"weight": 0.0}, "hard_nce": 1.0}},
@@ -311,54 +311,54 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"sliced_wasserstein": {"weight": 1.0}}},
-            r"margin.name is 'eqco', and no loss reads a contrast",
+            "margin.name is 'eqco', but no loss uses a contrast",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"eqco": {"alpha": 64.0}}},
-            r"margin.name is 'eqco', which would be added to the one that is in loss.eqco: take none",
+            "margin.name is 'eqco', which would be added to the margin that is part of loss.eqco",
         ),
         (
             {"margin": {"name": "eqco", "alpha": 64.0}, "loss": {"donsker_varadhan": 1.0}},
-            r"margin.name is 'eqco', which would falsify the estimate in loss.donsker_varadhan",
+            "margin.name is 'eqco', which would bias the estimate of loss.donsker_varadhan",
         ),
         (
             {"score": "dot", "temperature": {"name": "macl_a"}},
-            r"score is 'dot'; temperature=macl_a reads the mean cosine of positives",
+            "score is 'dot'; it must be cosine with temperature=macl_a",
         ),
         (
             {"predictor.layers": 2, "predictor.out": 1},
-            r"predictor.out .* is 1, and a prediction is compared with a projection of 16: take 16, or 0",
+            "predictor.out .* is 1; it must be 16",
         ),
-        ({"score": "dot", "loss": {"macl_w": 1.0}}, r"score is 'dot'; loss.macl_w .* for cosine alone"),
+        ({"score": "dot", "loss": {"macl_w": 1.0}}, "score is 'dot'; it must be cosine with loss.macl_w"),
         (
             {"candidates": {"name": "queue", "size": 96 + 1}},
             r"candidates.size is 97; .* multiple of the 64 keys",
         ),
         (
             {"loss": {"fenchel_legendre": {"weight": 1.0}}},
-            r"loss.fenchel_legendre reads u, .* critic.name is 'none': take critic=pair",
+            "loss.fenchel_legendre needs u .* set critic=pair",
         ),
         (
             {"loss": {"cross_entropy": {"weight": 1.0}, "info_nce": {"weight": 0.0}}},
-            r"loss.cross_entropy trains the probe alone while probe.gradient is False",
+            "loss.cross_entropy trains only the probe while probe.gradient is False",
         ),
-        ({"loss": {"dcl": {"weight": 0.0}}}, r"loss.dcl.weight is 0, as of every loss: nothing would train"),
+        ({"loss": {"dcl": {"weight": 0.0}}}, "loss.dcl.weight is 0, like all weights"),
         (
             {"loss": {"info_nce": {"weight": 1.0}, "EqCo_estimate": {"alpha": 64.0}}},
-            r"loss.EqCo_estimate.weight is 1.0, .* to be maximised: take loss.eqco,",
+            "loss.EqCo_estimate.weight is 1.0; it must be at most 0 .* use loss.eqco",
         ),
         *(
             (
                 {"loss": {name: 1.0}, "target": {"name": "ema"}, "directions": "one_way"},
-                rf"directions is 'one_way', .* loss.{name} reads two: take both",
+                f"directions is 'one_way', .* loss.{name} needs two: set directions=both",
             )
             for name in ("byol", "alignment")
         ),
         ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
-        ({"critic": {"name": "pair"}}, r"critic.name is 'pair', and no loss reads its u"),
+        ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss uses its u"),
         ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
-        ({"train.duration": "6 epohcs"}, r"train.duration is '6 epohcs'; write a number and its unit"),
+        ({"train.duration": "6 epohcs"}, "train.duration is '6 epohcs'; it must be a number and a unit"),
         ({"data.name": "cifar10", "data.dir": "nowhere"}, r"cifar10"),
         ({"data.name": "cifra10"}, r"cifra10.*cifar10"),
         ({"augment.preset": "digts"}, r"augment.*digts.*digits"),
@@ -372,12 +372,12 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"evaluators.knn.k": 2000}, r"evaluators.knn: k is 2000; there are 1437"),
         (
             {"evaluators.few_labels.labels_per_class": 200},
-            r"evaluators.few_labels: labels_per_class=200 is more than class \d has: 1\d\d",
+            "evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
         ),
         ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'; .* Did you mean 'knn'"),
         (
             {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
-            r"evaluators.fine.rate: no such option of moco\(",
+            "evaluators.fine.rate is not an option of moco\(",
         ),
         (
             {"evaluate.rows": ("trained", "raw_pixels")},
@@ -504,8 +504,8 @@ def test_a_mistake_ends_the_program_with_status_2_and_without_a_trace():
             "def get_config(arg=''):\n    import no_such_module",
             r"raised ModuleNotFoundError: No module named 'no_such_module' \(.*lacks.py, line 2\); --debug shows",
         ),
-        ("none.py", "x = 1", r"none.py is no config: it has no function get_config"),
-        ("cut.json", '{"a": ', r"cut.json is no JSON .*; it is damaged"),
+        ("none.py", "x = 1", "none.py is not a config; it must define a function get_config"),
+        ("cut.json", '{"a": ', "cut.json is not valid JSON .*; it is damaged"),
     ],
 )
 def test_a_config_file_that_is_none_is_one_sentence(name, text, message, tmp_path):
@@ -521,12 +521,10 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     for mode in ("train", "embed"):
         assert main.resolved([], str(tmp_path), mode) == [settings]
     assert main.resolved(["--config.log.every=1"], str(tmp_path), "train")[0].log.every == 1
-    with pytest.raises(ValueError, match="holds no run; to begin one name its config"):
+    with pytest.raises(ValueError, match="does not hold a run; to begin one, give its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
-    with pytest.raises(
-        ValueError, match=r"data\.name is 'cifar10' and the run of --workdir=.* is of 'digits'"
-    ):
+    with pytest.raises(ValueError, match="data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told.data.name == "cifar10"

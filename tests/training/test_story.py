@@ -69,7 +69,7 @@ def test_a_run_leaves_what_it_promises(whole):
 def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         stop_at(patch, 2)
-        with pytest.raises(loop.Stopped, match=r"stopped at step 3 of 6; saved .* same command"):
+        with pytest.raises(loop.Stopped, match="stopped at step 3 of 6; saved .* the command to resume"):
             loop.train(CONFIG, tmp_path, quiet=True, devices=ONE)
     result = loop.train(CONFIG, tmp_path, quiet=True, devices=ONE)
     first = left_behind(whole[0], CONFIG)

@@ -81,7 +81,7 @@ def test_a_few_steps_are_on_the_device_at_once():
 @pytest.mark.parametrize("known", [True, False], ids=["running", "compiling"])
 def test_the_runtimes_error_is_one_sentence(one, known):
     run, compiled = one
-    with pytest.raises(cost.OutOfMemory, match="does not fit: the step .*more than is free") as error:
+    with pytest.raises(cost.OutOfMemory, match="does not fit: the step .*more than the free memory") as error:
         with cost.translate_errors(run, compiled if known else None):
             exhausted()
     assert "RESOURCE" not in str(error.value) and ("MiB" in str(error.value)) == known

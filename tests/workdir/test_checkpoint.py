@@ -291,9 +291,9 @@ DAMAGES = {
     cut_data: "its arrays cannot be read",
     delete_data: "its arrays cannot be read",
     empty_structure: "its arrays cannot be read",
-    empty_meta: "its meta cannot be read",
-    alter_meta: "its meta was altered",
-    delete_meta: "its meta cannot be read",
+    empty_meta: "its metadata cannot be read",
+    alter_meta: "its metadata was changed",
+    delete_meta: "its metadata cannot be read",
 }
 
 
@@ -458,7 +458,7 @@ def test_a_state_that_is_not_finite_is_never_written(bad, tmp_path):
 def test_there_is_nothing_to_restore_in_a_new_directory(tmp_path):
     with Checkpoints(tmp_path / "new") as checkpoints:
         assert checkpoints.restore(make_state()) is None and checkpoints.read_meta() is None
-        with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        with pytest.raises(FileNotFoundError, match="has no checkpoint"):
             checkpoints.restore_part(["params"])
 
 

@@ -54,13 +54,13 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
             raise KeyboardInterrupt
         os.kill(os.getpid(), number)
 
-    for number, has in ((signal.SIGINT, "no evaluations yet"), (signal.SIGTERM, "the evaluations of before")):
+    for number, has in ((signal.SIGINT, "no evaluations yet"), (signal.SIGTERM, "the earlier evaluations")):
         with monkeypatch.context() as patch:
             patch.setattr(evaluation.table, "scores", interrupted)
             before = signal.getsignal(signal.SIGTERM)
             distributed.end_by_sigterm()
             with pytest.raises(
-                loop.Stopped, match=f"trained and saved .* has {has}. The same command"
+                loop.Stopped, match=f"trained and saved .* has {has}. Repeat the command"
             ) as stopped:
                 loop.train(config, str(tmp_path), devices=one)
         signal.signal(signal.SIGTERM, before)
@@ -84,7 +84,7 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     elsewhere = resume.about(runs.prepare(config, devices=one, source=source)) | {"streamed": True}
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, files))
-        with pytest.raises(ValueError, match="as many training images .* 1,437, and not the same files"):
+        with pytest.raises(ValueError, match="1,437 training images, as many .* other files"):
             loop.train(config, str(tmp_path), devices=one, source=dataclasses.replace(source, train=swapped))
         patch.setattr(checkpoint.Checkpoints, "read_meta", lambda _: (0, elsewhere))
         with pytest.raises(
@@ -96,6 +96,6 @@ def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes
     assert said.index("trained, knn: ") < said.index("raw pixels, knn: ") < said.index("Top-1")
     with monkeypatch.context() as patch:
         patch.setattr(evaluation.table, "scores", interrupted)
-        with pytest.raises(loop.Stopped, match="the evaluations of before"):
+        with pytest.raises(loop.Stopped, match="the earlier evaluations"):
             loop.train(config, str(tmp_path), devices=one)
     assert json.loads((tmp_path / "result.json").read_text())["evaluations"] == result["evaluations"]

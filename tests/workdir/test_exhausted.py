@@ -63,9 +63,9 @@ def test_a_checkpoint_that_is_whole_is_named(run):
     text = f"OUT_OF_RANGE: Failed to write {run}/checkpoints/50/state/d/1:\n No space left on device [OS error 28]"
     text = said(OSError("the checkpoint of step 50 could not be written"), run, ValueError(text))
     assert text.startswith(
-        f"the disk of {run} is full (No space left on device). Its checkpoint of step 40 is whole"
+        f"the disk of {run} is full (No space left on device). The run's checkpoint of step 40 is complete"
     )
-    assert "goes on from there" in text
+    assert "to resume from it" in text
 
 
 def test_an_error_without_a_file_is_settled_by_the_room_that_there_is(run, monkeypatch):
@@ -76,7 +76,7 @@ def test_an_error_without_a_file_is_settled_by_the_room_that_there_is(run, monke
     rooms[exhausted.SHARED_MEMORY] = (0, 1000)
     assert said(full(None), run).startswith("shared memory")
     rooms[run] = (2**30, 0)
-    assert "no inode left" in said(full(run / "a"), run)
+    assert "no free inodes" in said(full(run / "a"), run)
 
 
 def test_semaphores_and_segments_are_shared_memory(run):

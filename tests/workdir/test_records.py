@@ -95,7 +95,7 @@ def test_non_finite_numbers_are_valid_json_and_come_back(tmp_path):
 @pytest.mark.parametrize(
     "metrics, sentence",
     [
-        ({"w": np.zeros((2, 2))}, "'w' is (.|\n)*: a metric is one number, or a list of them"),
+        ({"w": np.zeros((2, 2))}, "'w' is (.|\n)*; it must be one number, or a list of numbers"),
         ({"w": "high"}, "'w' is 'high'"),
         ({"step": 1}, "cannot be called 'step'"),
         ({"timing": 1}, "cannot be called 'timing'"),
