@@ -498,7 +498,7 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
-        why = f"which uses the {one[0]!r} of a single positive and is not defined for several"
+        why = f"which uses {one[0]!r} and is not defined for several positives"
     else:
         why = "which weights a query by a single contrast; with several positives it needs summation='in'"
     raise ValueError(f"contrastive_loss.positives is given to {loss!r}, {why}.")

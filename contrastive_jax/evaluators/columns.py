@@ -55,7 +55,7 @@ def build(columns: Mapping[str, Section | Mapping[str, Any]], facts: EvalSpec) -
     for column, given in columns.items():
         section = given if isinstance(given, Section) else section_of(column, given)
         if section.options.get("seed") == RUN_SEED:
-            raise ValueError(f"{section.path}.seed is {RUN_SEED}; without a run it must be at least 0.")
+            raise ValueError(f"{section.path}: seed is {RUN_SEED}; without a run it must be at least 0.")
         built[column] = section(facts)
         if not callable(built[column]):
             raise ValueError(

@@ -274,7 +274,7 @@ def test_normalization_comes_last_in_training_too():
     [
         (
             {"preset": "simclrr"},
-            r"augment.preset is 'simclrr'. Did you mean 'simclr'\?",
+            "augment.preset is 'simclrr', .*Did you mean 'simclr'\?",
         ),
         (
             {"crop_minn": 0.2},
@@ -296,7 +296,7 @@ def test_normalization_comes_last_in_training_too():
         ({"method": "nearest"}, "augment.method is 'nearest'; it must be one of bicubic, bilinear"),
         ({"brightness": "v3"}, "augment.brightness is 'v3'; it must be one of multiplicative, additive"),
         ({"color_channels": 2}, "augment.color_channels is 2; it must be one of 1, 3, or None"),
-        ({"mean": (0.5,)}, r"augment.mean is \(0.5,\) and augment.std None"),
+        ({"mean": (0.5,)}, "augment.mean is \(0.5,\) and augment.std is None"),
         ({"eval_crop": 0.0}, "augment.eval_crop is 0.0; it must be above 0 and at most 1, or None"),
         (
             {"preset": "byol", "views": 3},
@@ -327,7 +327,7 @@ def test_bad_images_are_errors():
     evaluate = augment.make_eval(preset="moco_v2", size=8)
     with pytest.raises(ValueError, match="jax.vmap"):
         evaluate(BYTES)
-    with pytest.raises(ValueError, match="uint8 or float in .*int32"):
+    with pytest.raises(ValueError, match="the image is int32; it must be uint8"):
         evaluate(BYTES[0].astype(np.int32))
     with pytest.raises(ValueError, match="augment.mean .* have 3 entries, .*allowed: 1"):
         evaluate(BYTES[0][..., :1])
@@ -346,7 +346,7 @@ def test_bad_images_are_errors():
         (
             "digits",
             {},
-            ["augment.slant is 0.3, take augment.slant=0", "augment.shift is 1.0, take augment.shift=0"],
+            ["augment.slant is 0.3, use augment.slant=0", "augment.shift is 1.0, use augment.shift=0"],
         ),
     ],
 )
@@ -420,7 +420,7 @@ def augmentation_without_a_crop(views):
 def test_what_to_take_instead_is_possible():
     views = augment.make_views(preset="moco_v2", size=8)
     for channels, constant, advice in (
-        (3, 2, "augment.color_channels is None, take augment.color_channels=1"),
+        (3, 2, "augment.color_channels is None, use augment.color_channels=1"),
         (4, 2, "take augment.color_channels=1"),
         (5, 3, "take augment.color_channels=1"),
         (2, 2, "augment.color_channels is None, use preset=crop_only or none"),
@@ -434,5 +434,5 @@ def test_a_step_that_says_nothing_may_touch_everything():
         return 1 - image
 
     chain = augment.crops.Chain(invert, augment.crops.CenterCrop(8, 1.0, "bilinear", False))
-    with pytest.raises(ValueError, match="augment.preset is invert, take a preset"):
+    with pytest.raises(ValueError, match="augment.preset is invert, use preset=crop_only"):
         augment.Views((chain, chain)).check_constant(5, 1)

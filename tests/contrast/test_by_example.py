@@ -190,7 +190,7 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "robust",
             {"temperature": {"name": OWN("of_nobody")}},
-            "is per 'image'; it must be one of batch, example, q",
+            "whose per is 'image'; it must be one of batch, example, q",
         ),
         ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, "returns log u \(2,\)"),
         (

@@ -205,7 +205,7 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     assert {message.split(":")[0] for message in said} == {
         f"cannot read image {row} of memory" for row in (7, 8)
     }
-    assert len(said) == 2 and all("stands in" in message for message in said)  # each once, not every epoch
+    assert len(said) == 2 and all("replaces it" in message for message in said)  # each once, not every epoch
 
     later, _, _ = batches([3, 4], images=CORRUPT, corrupt="replace")
     same(later, got[3:5])
@@ -223,7 +223,7 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 
     monkeypatch.setattr(Memory, "read", read)
     view = augment.make_eval(preset="crop_only", size=SIZE)
-    with pytest.warns(RuntimeWarning, match="block of 7; .* stands in"):
+    with pytest.warns(RuntimeWarning, match="block of 7; .* replaces it"):
         judged = np.concatenate([label for _, label in split(corrupt="replace").batches(16, view)])
     np.testing.assert_array_equal(split(corrupt="replace").label, judged)
     assert judged[7] == judged[8] == 9 % 3
@@ -244,7 +244,7 @@ def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
         np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
     messages = [str(warning.message) for warning in said]
     assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
-    assert messages[2].endswith("image 0 of memory stands in for it") and "0x" not in messages[0]
+    assert messages[2].endswith("image 0 of memory replaces it") and "0x" not in messages[0]
     with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
         storage.stored("memory", damaged, None, corrupt="raise", **options)
     with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
@@ -330,7 +330,7 @@ def test_wrong_options():
         split(corrupt="skip")
     with pytest.raises(ValueError, match="data.resize is 'fast'; it must be exact or opencv"):
         split(resize="fast")
-    with pytest.raises(ValueError, match="data.workers=-2"):
+    with pytest.raises(ValueError, match="data.workers is -2"):
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.storage.stored(
