@@ -200,6 +200,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(folder, kind, 
     assert "\n" not in str(error.value)
 
 
+def test_streamed_images_are_not_checked_as_ids():
+    """They have no array of ids; the encoder refuses them."""
+    leaves = {"data": "synthetic", "data.like": "digits", "data.stream": "on", "augment": "simclr"}
+    leaves |= {"encoder": "transformer", "encoder.vocabulary": 20}
+    with pytest.raises(ValueError, match="encoder.name=transformer reads ids .*, not float32 .1, 32, 32, 1."):
+        runs.prepare(configs.resolve(None, leaves), ONE)
+
+
 def test_preview_and_export_are_for_images(whole_table, tmp_path):
     workdir, config = whole_table
     with pytest.raises(

@@ -51,8 +51,7 @@ def evaluate(
         fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    several = isinstance(config, list | tuple)
-    given = list(config) if several else [config]
+    given = list(config) if isinstance(config, Sequence) else [config]
     differences: list[dict[str, Any]] = [{}]
     if len(given) > 1:
         if distributed.first():
@@ -62,7 +61,8 @@ def evaluate(
                 f"--workdir={workdir} does not hold the {len(given)} replicas of --config; leave --config"
                 " out."
             )
-    evaluator, found = None, []
+    evaluator = None
+    found: list[dict[str, Any]] = []
     for number, place in enumerate(replicas.places(workdir, len(given))):
         if len(given) > 1 and (why := replicas.divergence(workdir, number)):
             found.append({})
@@ -73,7 +73,7 @@ def evaluate(
             found.append(result)
     if evaluator and distributed.first():
         evaluator.print(of_runs(differences, [one.get("results", {}) for one in found]))
-    return found if several else found[0]
+    return found if isinstance(config, Sequence) else found[0]
 
 
 def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:

@@ -68,12 +68,11 @@ def train(
       recorder.Diverged: a loss or gradient is not finite; with replicas, in every one.
       OSError: another run uses the workdir, it cannot be written, or its disk is full.
     """
-    config = configs.resolve(config) if isinstance(config, str) else config
-    several = isinstance(config, list | tuple)
-    given: Sequence[Any] = config if several else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = asked if isinstance(asked, Sequence) else [asked]
     program = replicas.program_of(given, devices, source=source)
     results = train_program(program, workdir, quiet=quiet)
-    return results if several else results[0]
+    return results if isinstance(asked, Sequence) else results[0]
 
 
 def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[str, Any]]:

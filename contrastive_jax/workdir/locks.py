@@ -78,7 +78,7 @@ def check_writable(workdir: str | os.PathLike) -> None:
         check_links(workdir)
         try:
             pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=workdir):
+            with tempfile.TemporaryFile(dir=os.fspath(workdir)):
                 pass
         except OSError as error:
             raise _not_writable(pathlib.Path(workdir), error) from None
