@@ -6,14 +6,15 @@
 
 Protocol: batch 4,096; linear classifier on the frozen pooled features, top-1 (theirs: SGD, learning rate
 0.1 x batch / 256, for a ViT 3 x batch / 256, batch 1,024, 90 epochs, crop and flip).
-Published, CONFIG.md: ResNet-50 68.9 at 100 epochs, 72.8 at 300, 74.6 at 1,000; at 300 epochs ViT-S/16 73.2, ViT-B/16
-76.7. None of the five papers prints MoCo v3.
+Paper: not printed in the five papers; CONFIG.md has ResNet-50 68.9 at 100 epochs, 72.8 at 300, 74.6 at 1,000; at 300
+epochs ViT-S/16 73.2, ViT-B/16 76.7.
 
 Arguments: ``encoder`` (resnet, vit_small, vit_base), ``epochs`` (resnet: 100, 300 or 1000; a ViT has 300), ``scale``
 (gpu: batch 512, 20 epochs).
 
-Differences: a ViT's feature is the mean of its tokens (theirs: a class token); blur is a true Gaussian; the
-predictor's last layer has a bias if no batch norm follows it. A ViT's weight decay reaches norms and biases, as theirs.
+Assumed: nothing; the commands and the code's defaults have all settings. Differences from the code: a ViT's feature
+is the mean of its tokens (theirs: a class token); blur is a true Gaussian; the predictor's last layer has a bias if
+no batch norm follows it. A ViT's weight decay reaches norms and biases, as theirs.
 """
 
 from contrastive_jax import config as configs

@@ -446,8 +446,8 @@ SCHEDULES = of(
     ("the cosine's root", "jnp.sin(jnp.pi / 2 * left) ** 2", "jnp.sin(jnp.pi / 2 * left)"),
     (
         "warm-up a step ahead",
-        "step / max(warmup, 1), factor(at, left))",
-        "(step + 1) / max(warmup, 1), factor(at, left))",
+        "step / max(start, 1), factor(at, left))",
+        "(step + 1) / max(start, 1), factor(at, left))",
     ),
     ("milestones a step late", 'side="right"', 'side="left"'),
     (
@@ -661,8 +661,8 @@ ENCODERS = [
         "training/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
-        ("evaluation's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in () if of and of.ev"),
-        ("the run's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in (command,) if of and of.ev"),
+        ("evaluation's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = 0"),
+        ("the run's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = command.evaluate.size"),
     ),
     *of(
         "training/initial.py",

@@ -369,7 +369,8 @@ def test_where_the_first_process_is_not_there_the_others_say_so(monkeypatch):
         port = free.getsockname()[1]
     monkeypatch.setattr(distributed, "JOINING", 0.5)
     with pytest.raises(
-        ConnectionError, match=f"no process answered at 127\.0\.0\.1:{port} within 0\.5 s .*the first process"
+        ConnectionError,
+        match=rf"no process answered at 127\.0\.0\.1:{port} within 0\.5 s .*the first process",
     ):
         distributed.start(f"127.0.0.1:{port},2,1")
     with pytest.raises(ConnectionError, match="there is no host 'nowhere.invalid'"):

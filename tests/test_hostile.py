@@ -78,7 +78,7 @@ def test_a_data_set_names_a_class(features, module, tmp_path):
     place.mkdir(parents=True)
     (place / "features.json").write_text(json.dumps(features))
     (place / "dataset_info.json").write_text(json.dumps({"name": "my_set", "version": "1.0.0"}))
-    with pytest.raises(ValueError, match="features.json contains the class 'theirs\.F'"):
+    with pytest.raises(ValueError, match=r"features.json contains the class 'theirs\.F'"):
         tfds_images.prepared("my_set", str(tmp_path / "sets"))
     (place / "features.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"features.json is not the description"):

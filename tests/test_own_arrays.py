@@ -175,8 +175,8 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
             {"encoder.vocabulary": 19},
             "encoder.vocabulary is 19; ids must be from 0 to 18, and data contains 19",
         ),
-        ("tokens", {"augment.mask_id": 20}, "and augment.mask_id has 20"),
-        ("tokens", {"augment.padding_id": 21}, "and augment.padding_id has 21"),
+        ("tokens", {"augment.mask_id": 20}, "and augment.mask_id contains 20"),
+        ("tokens", {"augment.padding_id": 21}, "and augment.padding_id contains 21"),
         ("tokens", {"encoder.vocabulary": 0}, "encoder.vocabulary is 0; set it"),
         ("tokens", {"encoder": "conv1d", "encoder.vocabulary": None, "encoder.dim": None}, "reads float"),
     ],
@@ -197,6 +197,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(folder, kind, 
     with pytest.raises(ValueError, match=says) as error:
         prepared()
     assert "\n" not in str(error.value)
+
+
+def test_streamed_images_are_not_checked_as_ids():
+    """They have no array of ids; the encoder refuses them."""
+    leaves = {"data": "synthetic", "data.like": "digits", "data.stream": "on", "augment": "simclr"}
+    leaves |= {"encoder": "transformer", "encoder.vocabulary": 20}
+    with pytest.raises(ValueError, match="encoder.name=transformer reads ids .*, not float32 .1, 32, 32, 1."):
+        runs.prepare(configs.resolve(None, leaves), ONE)
 
 
 def test_preview_and_export_are_for_images(whole_table, tmp_path):

@@ -284,7 +284,7 @@ def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:two")])
-    with pytest.raises(ValueError, match="temperature.name is 'several:two', which returns an array \(2,\)"):
+    with pytest.raises(ValueError, match=r"temperature.name is 'several:two', which returns an array \(2,\)"):
         runs.prepare(configs.plain(settings))
     settings = configs.resolve("digits:scale=smoke", [("temperature", "several:short")])
     with pytest.raises(ValueError, match="'several:short', which fails in the step: .*2 positional"):
@@ -298,7 +298,7 @@ def test_arrays_are_a_data_set():
     assert data.from_arrays(images).test is None
     for wrong, message in (
         ((images.astype(complex),), "must be whole numbers or floats"),
-        ((images, labels[:5]), "need \[6\]"),
+        ((images, labels[:5]), r"need \[6\]"),
         ((images, labels, images[:, 1:], labels), "one shape"),
         ((images, labels + 0.5), "labels are float64; they must be whole numbers"),
         ((images, labels + 2**31), "labels .* must be whole numbers from -1 .none. to 2147483647"),

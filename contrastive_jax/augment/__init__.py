@@ -245,7 +245,13 @@ def seen(section: Mapping[str, Any], example: Example) -> jax.ShapeDtypeStruct:
 
 
 def make_views(
-    examples=None, /, *, preset: str, size: Count = None, views: Count = 2, **options
+    examples=None,
+    /,
+    *,
+    preset: str,
+    size: Count = None,  # type: ignore[assignment]  # None: a preset of arrays; one of images refuses it
+    views: Count = 2,
+    **options,
 ) -> Views | ArrayViews:
     """Return training views of a preset.
 
@@ -289,7 +295,7 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
 
 
 def make_eval(
-    *, preset: str, size: int = None, views: int = 2, **options
+    *, preset: str, size: int | None = None, views: int = 2, **options
 ) -> EvaluationView | ArrayEvaluationView:
     """Return the evaluation view, cropped and normalized as in ``preset``; for arrays, the example itself.
 
@@ -300,7 +306,9 @@ def make_eval(
     return EvaluationView(_build(preset, size, views, options).evaluate)
 
 
-def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
+def make_crops(
+    crop_min: float, mirrored: float, /, *, preset: str, size: int | None = None, **options
+) -> Callable:
     """Return one training view by random crop and flip, resized and normalized as in ``preset``.
 
     Quarter turns of the preset are kept. For arrays, which are neither cropped nor flipped, it is the

@@ -52,7 +52,7 @@ def describe(
       Cost of the network and the compiled step per device, and speed in images per second, summed over the
       runs.
     """
-    given = list(config) if isinstance(config, list | tuple) else [config]
+    given = list(config) if isinstance(config, Sequence) else [config]
     run, sentences = prepared(given[0])
     program = single(run) if len(given) == 1 else program_of(given, source=run.source)
     run, count, unfit = program.runs[0], len(program.runs), ""

@@ -53,8 +53,7 @@ def evaluate(
         fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    several = isinstance(config, list | tuple)
-    given = list(config) if several else [config]
+    given = list(config) if isinstance(config, Sequence) else [config]
     differences: list[dict[str, Any]] = [{}]
     if len(given) > 1:
         if distributed.first():
@@ -64,7 +63,8 @@ def evaluate(
                 f"--workdir={workdir} does not hold the {len(given)} replicas of --config; leave --config"
                 " out."
             )
-    evaluator, found = None, []
+    evaluator = None
+    found: list[dict[str, Any]] = []
     places = replicas.places(workdir, len(given))
     outputs = [None] * len(given) if output is None else replicas.places(output, len(given))
     for number, (place, folder) in enumerate(zip(places, outputs, strict=True)):
@@ -77,7 +77,7 @@ def evaluate(
             found.append(result)
     if evaluator and distributed.first():
         evaluator.print(of_runs(differences, [one.get("results", {}) for one in found]))
-    return found if several else found[0]
+    return found if isinstance(config, Sequence) else found[0]
 
 
 def _judged(

@@ -111,17 +111,18 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     trained = saved.settings
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
-    if section is not None and "size" not in section:
+    if "size" not in section:
         raise ValueError(
             f"augment.preset is {section['preset']!r}; --mode=export writes encoders of images only."
         )
     evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # 0: augment.size
-    image = (section["size"], section["size"], saved.example.shape[2])
+    channels = saved.example.channels
+    image = (section["size"], section["size"], channels)
     return {
         "encoder": trained.only("encoder").pop("encoder")
-        | {"epsilon": _epsilon(trained), "channels": saved.example.shape[2], "dtype": trained.dtype}
+        | {"epsilon": _epsilon(trained), "channels": channels, "dtype": trained.dtype}
         | {"features": network.width(image)},
-        "preprocessing": preprocessing(section, saved.example.shape[2]),
+        "preprocessing": preprocessing(section, channels),
         "config": trained.to_dict() | {"augment": dict(section), "evaluate": evaluate},
         "step": saved.step,
     }

@@ -170,7 +170,8 @@ def check_layer(layer: str, runs: Sequence[Any]) -> None:
     read = (configs.saved_settings(configs.load(str(pathlib.Path(run)))) for run in runs)
     known = list(map(encoder.known_layers, read))
     if not any(layer in layers for layers in known):
-        raise ValueError(f"report.layer is {layer!r}; it must be one of {', '.join(max(known, key=len))}.")
+        most = max(known, key=lambda layers: len(layers))
+        raise ValueError(f"report.layer is {layer!r}; it must be one of {', '.join(most)}.")
 
 
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
@@ -212,17 +213,16 @@ def read(
             f" {error}); it is left out."
         )
         evaluations = judged(settings, result, {})
+    seen: Seen | str
     try:
         seen = features_of(workdir, settings, options)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, or a missing data set
-        seen = str(error)
+        seen = workdirs.shareable(str(error))
         log(f"{workdir}: the report shows no images: {error}")
-    if isinstance(seen, str):
-        seen = workdirs.shareable(seen)
-    place, config, *told = map(
+    place, config, records, result, evaluations = map(
         workdirs.shareable, (str(workdir), settings.to_dict(), records, result, evaluations)
     )
-    return Shown(name, colour, place, configs.saved_settings(config), *told, seen)  # type: ignore[call-arg]
+    return Shown(name, colour, place, configs.saved_settings(config), records, result, evaluations, seen)
 
 
 def _readable(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from contrastive_jax.evaluators import ROWS
+from contrastive_jax.evaluators.columns import ROWS, RowName
 from contrastive_jax.evaluators.table import METRICS
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, NonNegative, parameters
 
@@ -88,7 +88,7 @@ class Evaluate:
     every: str = "0 epochs"
     look: tuple[str, ...] = ("knn",)
     final: bool = True
-    rows: tuple[Literal["trained", "untrained", "raw pixels"], ...] = ROWS
+    rows: tuple[RowName, ...] = ROWS
     metric: Literal["auto", *METRICS] = "auto"  # type: ignore[valid-type]
     batch_size: Count = 512
     checkpoint: str = ""

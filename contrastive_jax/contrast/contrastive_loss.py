@@ -29,8 +29,7 @@ from contrastive_jax.contrast.arguments import (
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, cosine, dot
 from contrastive_jax.contrast.margin import Margin
-from contrastive_jax.contrast.negatives import AllNegatives
-from contrastive_jax.contrast.negatives import all as all_negatives
+from contrastive_jax.contrast.negatives import AllNegatives, Rule
 from contrastive_jax.contrast.negatives import random as sampled_negatives
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
@@ -403,26 +402,24 @@ def contrastive_loss(
         )
     embed, number = SCORES[score], DIRECTIONS[directions]
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
-    if queue is not None and queue_group is None:
-        group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
-    group = sharding.shard_batch(group)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
-    extra = None if queue is None else sharding.replicate(Pool(embed(queue), queue_group))
+    extra = None
+    if queue is not None:
+        if queue_group is None:
+            group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
+        extra = sharding.replicate(Pool(embed(queue), queue_group))
+    group = sharding.shard_batch(group)
     pools = _pools(candidates, rows, number, extra)
     if engine == RING:
         pools = _sharded(pools, candidates)
     if positives is not None:
         own = {"both_views": 2 * rows, "other_view": rows, "own_view": rows, "queue": 0}[candidates]
         pools = _with_rows(pools, own, rows)
-    if engine == RING:
-        choose = lambda rng, group, pools, same_group: [  # noqa: E731
-            AllNegatives(group, pool, same_group, RING) for pool in pools
-        ]
-        key = jax.random.key(0)  # not drawn from
-    elif negatives is None:
-        choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
-    else:
+    choose: Rule = lambda rng, group, pools, same_group: [  # noqa: E731
+        AllNegatives(group, pool, same_group, engine) for pool in pools
+    ]
+    if negatives is not None:
         choose = sampled_negatives(k=negatives, shared=shared)
         if negatives > (most := pools.most(2)):
             raise ValueError(
@@ -440,11 +437,12 @@ def contrastive_loss(
         differentiate_temperature=differentiate_temperature,
         transform=transform or Transform(),
     )
+    rng = jax.random.key(0) if key is None else key  # not drawn from where all are negatives
     views = jnp.stack([sharding.shard_batch(a), sharding.shard_batch(b)], axis=1)  # [N, 2, D]
     views = views.astype(
         jnp.promote_types(views.dtype, jnp.float32)
     )  # here, so that gradients are summed before rounding
-    comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), key)
+    comparison, _ = compare(views[:, :number], views, group, ((), ()), jnp.zeros((), jnp.int32), rng)
     values = term.values(comparison, {})  # [N, V]
     if jnp.shape(values) != (rows, number):
         raise ValueError(
@@ -500,7 +498,7 @@ def _check_several(loss: str, term: Term, summation: str) -> None:
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
-        why = f"which uses the {one[0]!r} of a single positive and is not defined for several"
+        why = f"which uses {one[0]!r} and is not defined for several positives"
     else:
         why = "which weights a query by a single contrast; with several positives it needs summation='in'"
     raise ValueError(f"contrastive_loss.positives is given to {loss!r}, {why}.")
@@ -548,6 +546,8 @@ def _places(group: Array) -> Array:
 
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
     """Return the source of candidates, with the ``extra`` ones after those of the batch."""
+    if extra is None:
+        return SOURCES[name](rows, directions)
     if name == "queue":
         return Candidates(
             lambda rng, width: (),
@@ -556,8 +556,6 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
             lambda views: extra.group.size,
         )
     batch = SOURCES[name](rows, directions)
-    if extra is None:
-        return batch
 
     def apply(*step):
         pools, state = batch.apply(*step)

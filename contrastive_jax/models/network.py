@@ -194,11 +194,10 @@ def _apply(
     features, new["encoder"] = _features(modules, params, stats, images, members, train=train)
     projection = (head("projector", features) or [features])[-1]
     prediction = (head("predictor", projection) or [projection])[-1]
+    logits = features[:, :0]
     if modules.probe:
         seen = features if modules.probe_gradient else jax.lax.stop_gradient(features)
         logits = modules.probe.apply({"params": params["probe"]}, seen)
-    else:
-        logits = features[:, :0]
     outputs = (y.reshape(batch, width, y.shape[-1]) for y in (features, projection, prediction, logits))
     return types.Outputs(*outputs), new
 

@@ -121,21 +121,19 @@ def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
     config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": architecture}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
     config |= {"encoder": {"name": architecture["name"], **config.pop("encoder")}}
-    empty = {module: {} for module in modules}
+    empty: dict[str, PyTree] = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     settings = configs.saved_settings(config)
     return Saved(params, stats, about.get("step"), settings, _image(channels))
 
 
-def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
-    """Return the options of ``augment`` with the image size of the evaluation; None if they are unknown.
+def view_of(saved: Saved, command: Settings) -> Mapping[str, Any]:
+    """Return the options of ``augment`` with the image size of the evaluation.
 
     ``command``: its ``evaluate.size`` overrides the run's; its ``augment`` is used for files that store none.
     """
-    known = next((of for of in (saved.settings, command) if of and "augment" in of), None)
-    if known is None:
-        return None
-    size = next((of.evaluate.size for of in (command, saved.settings) if of and of.evaluate.size), 0)
+    known = saved.settings if "augment" in saved.settings else command
+    size = command.evaluate.size or saved.settings.evaluate.size
     return evaluators.resized(known.augment.options, size, network_of(saved.settings), saved.example)
 
 
@@ -151,7 +149,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
                 f"data.name={source.name!r} has examples {now}; the encoder of {path} reads {example}."
             )
         return
-    channels = example.shape[2]
+    channels = example.channels
     if channels != (here := now.shape[2]):
         of_folder = source.name == "folder" and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
@@ -230,9 +228,9 @@ class LoadedEncoder:
         self._encode = Partial(self.network.encode, self.params, self.stats)
 
     @property
-    def channels(self) -> int | None:
+    def channels(self) -> int:
         """Number of channels of the images; for other examples, the length of the last axis."""
-        return self.example.shape[-1]
+        return self.example.channels
 
     def open(self, *files: str | os.PathLike) -> np.ndarray:
         """Read image files as in the run, ``[n, size, size, c]`` uint8.
@@ -371,7 +369,7 @@ def load_encoder(
         file, or a workdir of replicas.
     """
     saved = read(path, step=step)
-    section = view or view_of(saved)
+    section = view or (view_of(saved, saved.settings) if "augment" in saved.settings else None)
     if section is None:
         raise ValueError(
             f"{path} does not contain the preparation of images; pass view, for torchvision's ImageNet"

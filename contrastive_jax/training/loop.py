@@ -73,12 +73,11 @@ def train(
       Exception: an exception of ``on_log``, after its step was saved.
       OSError: another run uses the workdir, it cannot be written, or its disk is full.
     """
-    config = configs.resolve(config) if isinstance(config, str) else config
-    several = isinstance(config, list | tuple)
-    given: Sequence[Any] = config if several else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = asked if isinstance(asked, Sequence) else [asked]
     program = replicas.program_of(given, devices, source=source)
     results = train_program(program, workdir, quiet=quiet, on_log=on_log)
-    return results if several else results[0]
+    return results if isinstance(asked, Sequence) else results[0]
 
 
 def train_program(

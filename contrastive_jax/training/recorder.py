@@ -18,7 +18,7 @@ from contrastive_jax.training import alarms, cost
 from contrastive_jax.training.on_log import OnLog
 from contrastive_jax.training.program import IN_FLIGHT, Packed, Program
 from contrastive_jax.training.run import Run
-from contrastive_jax.types import TrainState
+from contrastive_jax.types import TrainState, without
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
 
@@ -206,7 +206,7 @@ class Recorder(contextlib.ExitStack):
         if not self.diverged:
             return state
         lost = np.array(sorted(self.diverged))
-        rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
+        rest = jax.tree.map(lambda x: x.at[lost].set(0), without(state, "step"))
         return dataclasses.replace(rest, step=state.step)
 
     def log_point(self) -> None:
@@ -266,7 +266,7 @@ class Recorder(contextlib.ExitStack):
     ) -> dict[str, Any]:
         record.book.check()
         rows = workdirs.read_metrics(record.folder) if self._active else []
-        measured = {
+        measured: dict[str, Any] = {
             "evaluations": {},
             "metrics": record.last or next((row for row in reversed(rows) if "loss" in row), {}),
             "seconds": seconds / len(self._records),

@@ -110,7 +110,7 @@ class Logbook:
             )
         metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
         numbers = {name: _numbers_of(name, value) for name, value in metrics.items()}
-        record = {"step": int(step), "epoch": float(epoch), **numbers}
+        record: dict[str, Any] = {"step": int(step), "epoch": float(epoch), **numbers}
         self.check()
         if _identity(record) in self._written:
             return
@@ -253,7 +253,7 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
         if start_step:
             report(f"{path} is missing: the metrics of the first {start_step:,} steps are lost.")
         return set()
-    whole = {}
+    whole: dict[tuple, Mapping[str, Any]] = {}
     records, wrong = _records(path)
     if wrong:
         aside = path.with_name(f"{path.name}.broken")

@@ -35,7 +35,8 @@ class Remote(os.PathLike):
             epath.Path(address),
             private.cache_home() / "contrastive_jax" / "workdirs" / name,
         )
-        self._address, self._sent = address, {}
+        self._address = address
+        self._sent: dict[str, tuple[int, int]] = {}
 
     def __str__(self) -> str:
         return self._address
@@ -181,7 +182,7 @@ def expanded(path: str | os.PathLike) -> str | os.PathLike:
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 
-def checkpoints_of(path: str) -> epath.Path:
+def checkpoints_of(path: str | os.PathLike) -> epath.Path:
     """Return the folder of a workdir's checkpoints if there is one, otherwise ``path`` itself."""
     inside = checkpoints(path)
     return inside if inside.exists() else inside.parent

@@ -147,7 +147,8 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
         layer, _, leaf = name.rpartition(".")
         if leaf == "bias" and layer != "fc":
             for other in ("weight", "running_mean", "running_var"):
-                if np.shape(state.get(f"{layer}.{other}")) != array.shape:
+                beside = state.get(f"{layer}.{other}")
+                if beside is None or np.shape(beside) != array.shape:
                     raise ValueError(f"its {layer} has no {other}, or one of another shape.")
 
 
@@ -159,10 +160,10 @@ def architecture(params: PyTree) -> dict[str, Any]:
     Raises:
       ValueError: the parameters match no such network.
     """
-    blocks = [
+    groups = (
         sum(name.startswith(f"group{group}_block") for name in params) for group in range(1, len(params))
-    ]
-    blocks = tuple(count for count in blocks if count)
+    )
+    blocks = tuple(filter(None, groups))
     bottleneck = "conv3" in params.get("group1_block0", {})
     depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
     if not depths or "stem_conv" not in params:

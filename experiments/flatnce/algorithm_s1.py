@@ -68,6 +68,7 @@ A surprise would be a miss at 0.05, where few negatives carry all the weight and
     curves=figure_6.TABLE.curves,
     sweep=figure_6.TABLE.sweep,
     chooses=figure_6.TABLE.chooses,
+    # reported: none, the algorithm is printed and no result of it
     assumed=figure_6.TABLE.assumed
     | {
         "sign": "ESS above its target raises beta = 1 / tau; printed is the opposite",

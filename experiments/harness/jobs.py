@@ -285,21 +285,23 @@ def _drawn(job: Job) -> set[str]:
 def stale() -> list[str]:
     """Return a sentence for every record that no table reads: its command means another run today, or is asked for no
     more."""
-    asked: dict[str, list[Job]] = {}
+    asked: dict[str, dict[str, None]] = {}  # config file -> commands
     for table in map(table_of, all_tables()):
         for scale, cells in table.runs.items():
             for cell in cells:
                 tried = choosing(table, scale, cell)
                 points = dict.fromkeys([*sweep_points(table, scale, cell[0]), *(job.point for job in tried)])
                 found = [Job(table.name, scale, cell, point) for point in points]
-                for job in [*found, *tried]:
-                    asked.setdefault(stem_of(job.arguments()), []).append(job)
+                for text in (job.arguments() for job in [*found, *tried]):
+                    asked.setdefault(stem_of(text), {})[text] = None
     wrong = []
     for file in sorted(records.folder().glob("*.json")):
         record = records.read(file.stem)
+        texts = asked.get(file.stem.rpartition("-")[0], {})
+        own = [text for text in texts if text == record["arguments"]]  # first: resolving a config takes long
         if file.stem.rpartition("-")[2] != records.digest(record["config"]):
             wrong.append(f"{file.name}: its config is not that of its name")
-        elif all(file.stem != job.key for job in asked.get(file.stem.rpartition("-")[0], [])):
+        elif all(file.stem != records.key_of(text) for text in [*own, *texts]):
             wrong.append(f"{file.name}: {_why_stale(record)}")
     return wrong
 

@@ -274,11 +274,11 @@ def test_normalization_comes_last_in_training_too():
     [
         (
             {"preset": "simclrr"},
-            r"augment.preset is 'simclrr'. Did you mean 'simclr'\?",
+            r"augment.preset is 'simclrr', .*Did you mean 'simclr'\?",
         ),
         (
             {"crop_minn": 0.2},
-            "augment.crop_minn is not an option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
+            r"augment.crop_minn is not an option of simclr\(crop_min=0.08, .* Did you mean 'crop_min'\?",
         ),
         ({"size": 0}, "augment.size is 0; it must be at least 1"),
         ({"views": 0}, "augment.views is 0; it must be at least 1"),
@@ -291,16 +291,16 @@ def test_normalization_comes_last_in_training_too():
             {"crop_min": 0.5, "crop_max": 0.4},
             "augment.crop_min is 0.5; it must be at most augment.crop_max, 0.4",
         ),
-        ({"ratio": (2.0, 1.0)}, "augment.ratio is \(2.0, 1.0\); the first number must be"),
+        ({"ratio": (2.0, 1.0)}, r"augment.ratio is \(2.0, 1.0\); the first number must be"),
         ({"sampler": "torch"}, "augment.sampler is 'torch'; it must be one of torchvision, tf, continuous"),
         ({"method": "nearest"}, "augment.method is 'nearest'; it must be one of bicubic, bilinear"),
         ({"brightness": "v3"}, "augment.brightness is 'v3'; it must be one of multiplicative, additive"),
         ({"color_channels": 2}, "augment.color_channels is 2; it must be one of 1, 3, or None"),
-        ({"mean": (0.5,)}, r"augment.mean is \(0.5,\) and augment.std None"),
+        ({"mean": (0.5,)}, r"augment.mean is \(0.5,\) and augment.std is None"),
         ({"eval_crop": 0.0}, "augment.eval_crop is 0.0; it must be above 0 and at most 1, or None"),
         (
             {"preset": "byol", "views": 3},
-            "augment.blur is \(1.0, 0.1\); it must be a tuple of 3 probabilities",
+            r"augment.blur is \(1.0, 0.1\); it must be a tuple of 3 probabilities",
         ),
         ({"preset": "digits", "erase_sides": (3, 9)}, r"augment.erase_sides is \(3, 9\); .* augment.size, 8"),
         ({"ratio": 3}, "augment.ratio is 3; it must be a tuple of 2 numbers above 0"),
@@ -327,7 +327,7 @@ def test_bad_images_are_errors():
     evaluate = augment.make_eval(preset="moco_v2", size=8)
     with pytest.raises(ValueError, match="jax.vmap"):
         evaluate(BYTES)
-    with pytest.raises(ValueError, match="uint8 or float in .*int32"):
+    with pytest.raises(ValueError, match="the image is int32; it must be uint8"):
         evaluate(BYTES[0].astype(np.int32))
     with pytest.raises(ValueError, match="augment.mean .* have 3 entries, .*allowed: 1"):
         evaluate(BYTES[0][..., :1])
@@ -346,7 +346,7 @@ def test_bad_images_are_errors():
         (
             "digits",
             {},
-            ["augment.slant is 0.3, take augment.slant=0", "augment.shift is 1.0, take augment.shift=0"],
+            ["augment.slant is 0.3, use augment.slant=0", "augment.shift is 1.0, use augment.shift=0"],
         ),
     ],
 )
@@ -420,9 +420,9 @@ def augmentation_without_a_crop(views):
 def test_what_to_take_instead_is_possible():
     views = augment.make_views(preset="moco_v2", size=8)
     for channels, constant, advice in (
-        (3, 2, "augment.color_channels is None, take augment.color_channels=1"),
-        (4, 2, "take augment.color_channels=1"),
-        (5, 3, "take augment.color_channels=1"),
+        (3, 2, "augment.color_channels is None, use augment.color_channels=1"),
+        (4, 2, "use augment.color_channels=1"),
+        (5, 3, "use augment.color_channels=1"),
         (2, 2, "augment.color_channels is None, use preset=crop_only or none"),
     ):
         with pytest.raises(ValueError, match=f"the last {constant} of . channels are bits.*{advice}"):
@@ -434,5 +434,5 @@ def test_a_step_that_says_nothing_may_touch_everything():
         return 1 - image
 
     chain = augment.crops.Chain(invert, augment.crops.CenterCrop(8, 1.0, "bilinear", False))
-    with pytest.raises(ValueError, match="augment.preset is invert, take a preset"):
+    with pytest.raises(ValueError, match="augment.preset is invert, use preset=crop_only"):
         augment.Views((chain, chain)).check_constant(5, 1)

@@ -238,7 +238,7 @@ def test_a_value_that_is_a_section_is_refused_inside_of_columns_and_losses_too()
         config = configs.plain(configs.load(str(ROOT / "configs/digits.py:scale=smoke")))
         config["loss"] = {"info_nce": {"weight": 1.0}}
         config[section][name]["name" if section == "evaluators" else "weight"] = {"a": 1}
-        with pytest.raises(ValueError, match=f"{section}.{name}.\w+ is {{'a': 1}}; it must be one value"):
+        with pytest.raises(ValueError, match=rf"{section}.{name}.\w+ is {{'a': 1}}; it must be one value"):
             schema.check(config)
 
 

@@ -185,7 +185,7 @@ def test_a_size_that_the_network_cannot_read_is_refused_before_training(size, en
                 " projection_2"
             ),
         ),
-        ({"evaluators.knn.k": 30}, "L", "evaluators.knn: k is 30; there are 24"),
+        ({"evaluators.knn.k": 30}, "L", "evaluators.knn: k is 30; .* 24"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_and_writes_nothing(trained, tmp_path, leaves, mode, sentence):

@@ -155,7 +155,7 @@ def test_where_approvals_cannot_be_kept_a_line_names_the_flag(save, tmp_path, mo
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("theirs:anything", "takes arbitrary options \(\*\*\)"),
+        ("theirs:anything", r"takes arbitrary options \(\*\*\)"),
         ("theirs:taken", "taken is defined in subprocess, not in theirs"),
         ("os:system", "os is part of Python's standard library"),
     ],

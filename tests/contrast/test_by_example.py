@@ -101,7 +101,7 @@ def test_isogclr_is_descent_by_an_average_slope_within_its_clamps():
     np.testing.assert_allclose(state["slope"][1], 0.25 * 0.075 + 0.75 * 0.1, atol=1e-6)
     assert temperature.isogclr(10, per="query").per == "query"
     with pytest.raises(
-        ValueError, match="temperature.tau is 0\.01; it must be from temperature.min_tau=0.05"
+        ValueError, match=r"temperature.tau is 0\.01; it must be from temperature.min_tau=0.05"
     ):
         temperature.isogclr(10, tau=0.01)
 
@@ -180,7 +180,7 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "robust",
             {"temperature": {"name": OWN("of_no_shape")}},
-            "returns an array \(\); it must return an array \(.*1\)",
+            r"returns an array \(\); it must return an array \(.*1\)",
         ),
         (
             "robust",
@@ -190,9 +190,9 @@ OWN = functools.partial("{}:{}".format, __name__)
         (
             "robust",
             {"temperature": {"name": OWN("of_nobody")}},
-            "is per 'image'; it must be one of batch, example, q",
+            "whose per is 'image'; it must be one of batch, example, q",
         ),
-        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, "returns log u \(2,\)"),
+        ("sogclr", {"normalizer": {"name": OWN("of_no_rows")}}, r"returns log u \(2,\)"),
         (
             "sogclr",
             {"normalizer": {"name": OWN("no_rule")}},

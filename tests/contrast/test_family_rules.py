@@ -188,7 +188,7 @@ def test_nested_widths_are_losses_of_cut_embeddings():
     ("options", "words"),
     [
         ({"widths": ()}, r"widths is \(\)"),
-        ({"widths": (2, 6)}, "widths has 6"),
+        ({"widths": (2, 6)}, "widths contains 6"),
         ({"widths": (0,)}, "widths is 0"),
         ({"widths": 3}, "widths is 3"),
         ({"widths": (2, 3), "weights": (1.0,)}, "weights is"),

@@ -304,7 +304,7 @@ def test_float32_keeps_a_saturated_gradient(engine):
 
 REFUSED = {
     "macl_w": ({"loss": "macl_w"}, "cosines required by"),
-    "relic_kl": ({"loss": "relic_kl", "candidates": "other_view"}, "not read"),
+    "relic_kl": ({"loss": "relic_kl", "candidates": "other_view"}, "no effect"),
     "dot": ({"score": "dot"}, "score is 'dot'"),
     "number": ({"transform": 3}, "transform is a int"),
     "arguments": ({"transform": Transform(lambda s: s)}, "negative"),

@@ -64,7 +64,7 @@ def test_a_split_checks_what_it_is_given():
     image = np.zeros((3, 2, 2, 1), np.uint8)
     with pytest.raises(ValueError, match=r"examples are float64 \[3, 2, 2, 1\]; they must be"):
         data.Split(image.astype(np.float64))
-    with pytest.raises(ValueError, match="3 examples need \[3\]"):
+    with pytest.raises(ValueError, match=r"3 examples need \[3\]"):
         data.Split(image, np.zeros(2))
     split = data.Split(image, group=np.array([4, 4, 5]))
     assert split.label.tolist() == [-1, -1, -1]

@@ -313,7 +313,7 @@ def test_several_channels_without_tifffile(tmp_path, monkeypatch):
     tifffile.imwrite(tmp_path / "0.tif", array, photometric="minisblack", planarconfig="contig")
     monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(
-        ValueError, match="0.tif: .*several channels need tifffile: .*contrastive_jax\[tiff\]"
+        ValueError, match=r"0.tif: .*several channels need tifffile: .*contrastive_jax\[tiff\]"
     ):
         data.load(name="folder", dir=str(tmp_path))
 

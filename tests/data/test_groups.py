@@ -37,11 +37,11 @@ def test_groups_by_regular_expression(images):
     by_frame = load(images, group="f([0-9])").train.group.tolist()  # the first group
     assert by_frame == [0, 1, 2, 0, 1, 5, 6, 7]  # stills, in which it is not found, are alone
     with pytest.raises(
-        ValueError, match="data.group is 'clip\(', which is not a regular expression: missing \)"
+        ValueError, match=r"data.group is 'clip\(', which is not a regular expression: missing \)"
     ):
         load(images, group="clip(")
     with pytest.raises(
-        ValueError, match="'klip', which forms no group: it matches no path \(such as clip1/f0.png"
+        ValueError, match=r"'klip', which forms no group: it matches no path \(such as clip1/f0.png"
     ):
         load(images, group="klip")
     with pytest.raises(ValueError, match="'png', which puts all 8 images into one group"):

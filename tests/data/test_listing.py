@@ -127,9 +127,9 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (
             lines("path,class", "a/0.png,x"),
             "csv",
-            "line 2 has no 'label' \(data.label_key\); it has path, class",
+            r"line 2 has no 'label' \(data.label_key\); it has path, class",
         ),
-        (lines("where,label", "a/0.png,x"), "csv", "no 'path' \(data.path_key\); it has where, label"),
+        (lines("where,label", "a/0.png,x"), "csv", r"no 'path' \(data.path_key\); it has where, label"),
         (lines("path,label", "a/0.png"), "csv", "line 2 does not have 2 cells like the header"),
         (lines("path,label", "a/0.png,x,y"), "csv", "line 2 does not have 2 cells"),
         (lines("path,label", "../0.png,x"), "csv", "line 2: ../0.png is outside data.dir"),

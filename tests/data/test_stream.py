@@ -205,7 +205,7 @@ def test_a_corrupt_record_is_replaced_by_the_next_of_the_order_and_counted(first
     assert {message.split(":")[0] for message in said} == {
         f"cannot read image {row} of memory" for row in (7, 8)
     }
-    assert len(said) == 2 and all("stands in" in message for message in said)  # each once, not every epoch
+    assert len(said) == 2 and all("replaces it" in message for message in said)  # each once, not every epoch
 
     later, _, _ = batches([3, 4], images=CORRUPT, corrupt="replace")
     same(later, got[3:5])
@@ -223,7 +223,7 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 
     monkeypatch.setattr(Memory, "read", read)
     view = augment.make_eval(preset="crop_only", size=SIZE)
-    with pytest.warns(RuntimeWarning, match="block of 7; .* stands in"):
+    with pytest.warns(RuntimeWarning, match="block of 7; .* replaces it"):
         judged = np.concatenate([label for _, label in split(corrupt="replace").batches(16, view)])
     np.testing.assert_array_equal(split(corrupt="replace").label, judged)
     assert judged[7] == judged[8] == 9 % 3
@@ -235,20 +235,20 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
     options = {"size": size, "memory_limit": 1, "stream": "off", "workers": 0, "resize": "exact"}
     files, shape = IMAGES[:6], PIXELS.shape[1:]
-    whole, _ = storage.stored("memory", [Memory(files, shape), None], corrupt="raise", **options)
+    whole, _ = storage.stored("memory", Memory(files, shape), None, corrupt="raise", **options)
     damaged = Memory([*files[:2], b"no image", b"", files[4], files[4][:60]], shape)
     with pytest.warns(RuntimeWarning) as said:
-        split, _ = storage.stored("memory", [damaged, None], corrupt="replace", **options)
+        split, _ = storage.stored("memory", damaged, None, corrupt="replace", **options)
     stands_in = [0, 1, 4, 4, 4, 0]
     for name in ("image", "label", "group"):
         np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
     messages = [str(warning.message) for warning in said]
     assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
-    assert messages[2].endswith("image 0 of memory stands in for it") and "0x" not in messages[0]
+    assert messages[2].endswith("image 0 of memory replaces it") and "0x" not in messages[0]
     with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
-        storage.stored("memory", [damaged, None], corrupt="raise", **options)
+        storage.stored("memory", damaged, None, corrupt="raise", **options)
     with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
-        storage.stored("memory", [Memory([b""] * 3, shape), None], corrupt="replace", **options)
+        storage.stored("memory", Memory([b""] * 3, shape), None, corrupt="replace", **options)
 
 
 class Gone(Memory):
@@ -330,12 +330,13 @@ def test_wrong_options():
         split(corrupt="skip")
     with pytest.raises(ValueError, match="data.resize is 'fast'; it must be exact or opencv"):
         split(resize="fast")
-    with pytest.raises(ValueError, match="data.workers=-2"):
+    with pytest.raises(ValueError, match="data.workers is -2"):
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.storage.stored(
             "x",
-            [Memory(IMAGES)],
+            Memory(IMAGES),
+            None,
             size=0,
             memory_limit=1.0,
             stream="yes",
@@ -365,7 +366,7 @@ def test_auto_streams_what_does_not_fit_or_differs_in_size():
     alike = Memory(IMAGES, (20, 24, 3))
 
     def kind(memory, **changes):
-        return type(data.storage.stored("x", [memory, None], **options | changes)[0])
+        return type(data.storage.stored("x", memory, None, **options | changes)[0])
 
     assert kind(alike) is data.Split and kind(alike, stream="on") is data.Streamed
     assert kind(alike, memory_limit=1e-5) is data.Streamed

@@ -144,10 +144,10 @@ def test_splits_in_tfds_language(dir):
             data.load(name="tiny", dir=dir, train_split=train_split, test_split=test_split)
     with pytest.raises(
         ValueError,
-        match="data.train_split is 'train\[:5\]\+train\[4:\]', which contains images of tiny twice",
+        match=r"data.train_split is 'train\[:5\]\+train\[4:\]', which contains images of tiny twice",
     ):
         data.load(name="tiny", dir=dir, train_split="train[:5]+train[4:]")
-    with pytest.raises(ValueError, match="data.train_split is 'train\[:0\]', which has no images in tiny"):
+    with pytest.raises(ValueError, match=r"data.train_split is 'train\[:0\]', which has no images in tiny"):
         data.load(name="tiny", dir=dir, train_split="train[:0]", stream="on")
     assert data.load(name="tiny", dir=dir, test_split="").test is None
     assert len(data.load(name="grey", dir=dir).test) == 3  # validation, where there is no test

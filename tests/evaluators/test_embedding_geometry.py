@@ -71,7 +71,7 @@ def test_extremes():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="views of the same images"):
         geometry.alignment(np.ones((3, 2)), np.ones((4, 2)))
-    with pytest.raises(ValueError, match="metric='l1' must be"):
+    with pytest.raises(ValueError, match="metric is 'l1'; it must be"):
         geometry.silhouette(np.eye(4), [0, 0, 1, 1], metric="l1")
     with pytest.raises(ValueError, match="not finite"):
         geometry.evaluate(np.full((4, 2), np.nan), np.array([0, 0, 1, 1]))

@@ -81,7 +81,7 @@ def test_mesh_rounds_the_batch_up_spreads_it_and_changes_nothing():
 def test_refuses_what_cannot_be_encoded():
     with pytest.raises(ValueError, match="images is empty"):
         encode_all(Partial(network, WEIGHT), IMAGES[:0], prepare, 8)
-    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
+    with pytest.raises(ValueError, match="batch_size is 0; it must be at least 1"):
         encode_all(Partial(network, WEIGHT), IMAGES, prepare, 0)
 
 

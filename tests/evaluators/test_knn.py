@@ -177,12 +177,12 @@ def test_standardizing_is_an_option_and_is_said():
 @pytest.mark.parametrize(
     "option, sentence",
     [
-        (dict(k=0), "k=0 must be from 1 to the size of the bank, 60"),
-        (dict(k=61), "k=61"),
-        (dict(temperature=-1.0), "temperature=-1.0"),
-        (dict(temperature=float("nan")), "temperature=nan"),
-        (dict(query_chunk=0), "query_chunk=0"),
-        (dict(bank_chunk=0), "bank_chunk=0"),
+        (dict(k=0), "k is 0; it must be from 1 to 60"),
+        (dict(k=61), "k is 61"),
+        (dict(temperature=-1.0), "temperature is -1.0"),
+        (dict(temperature=float("nan")), "temperature is nan"),
+        (dict(query_chunk=0), "query_chunk is 0"),
+        (dict(bank_chunk=0), "bank_chunk is 0"),
     ],
 )
 def test_bad_options(option, sentence):

@@ -177,15 +177,15 @@ def test_sgd_is_the_written_rule(schedule, nesterov):
 @pytest.mark.parametrize(
     "probe, option, sentence",
     [
-        ("lbfgs", dict(C=0), "C=0 must be positive"),
-        ("lbfgs", dict(draws=0), "draws=0"),
+        ("lbfgs", dict(C=0), "C is 0; it must be positive"),
+        ("lbfgs", dict(draws=0), "draws is 0"),
         (
             "lbfgs",
             dict(labels_per_class=2, Cs=(0.1, 1.0)),
-            "labels_per_class is 2 and Cs is \(0.1, 1.0\).*set C",
+            r"labels_per_class is 2 and Cs is \(0.1, 1.0\).*set C",
         ),
-        ("lbfgs", dict(tolerance=-1), "tolerance=-1"),
-        ("lbfgs", dict(labels_per_class=-1), "labels_per_class=-1 must be 0"),
+        ("lbfgs", dict(tolerance=-1), "tolerance is -1"),
+        ("lbfgs", dict(labels_per_class=-1), "labels_per_class is -1; it must be at least 0"),
         ("lbfgs", dict(labels_per_class=31), "labels_per_class is 31; it must be at most 30"),
         ("sgd", dict(learning_rate=float("nan")), "learning_rate is nan"),
         ("sgd", dict(schedule="linear"), "schedule is 'linear'; it must be one of cosine, step, constant"),
@@ -250,7 +250,7 @@ def test_copies_of_an_image_never_choose_what_others_learnt():
     assert chosen == [1e3, 1e-6]
     labels = np.repeat([0, 1], (8, 2))
     assert linear_probe.validation_rows(labels, np.repeat(np.arange(5), 2))[:8].sum() == 2
-    with pytest.raises(ValueError, match="one group of training images a class"):
+    with pytest.raises(ValueError, match="no group of training images can be held out"):
         linear_probe.validation_rows(labels, labels)
 
 

@@ -139,7 +139,7 @@ def test_the_fewest_that_pass_the_door_can_be_measured():
     assert some["largest"] == pytest.approx((58 * np.log(3) + 2 * np.log(2)) / 60)
     assert measure("rankme", images=1)["rankme"] == pytest.approx(1, abs=1e-5)
     one = data.Split(TEST.image[:1], TEST.label[:1])
-    assert "another image" in measure("mutual_information", subject(test=one))["left_out"]
+    assert "one image only" in measure("mutual_information", subject(test=one))["left_out"]
 
 
 def test_rankme_is_that_of_the_singular_values():
@@ -242,7 +242,7 @@ def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
             "temperatures is (0.1, 0.0); it must be a tuple of numbers above 0",
         ),
         ({"name": "random_projections", "bins": 1}, "bins is 1"),
-        ({"name": "geometry", "seed": -1}, "seed is -1; it must be at least 0"),
+        ({"name": "geometry", "seed": -1}, "seed is -1; without a run it must be at least 0"),
         ({"name": "geometry", "images": 2}, "images is 2; it must be 0, or at least 3"),
         ({"name": "rankme", "seed": -1}, "seed is -1"),
         ({"name": "random_projections", "seed": -1}, "seed is -1"),

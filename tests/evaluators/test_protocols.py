@@ -344,7 +344,7 @@ def resident_features():
         ({"name": "finetune_simclr", "fraction": 0.0}, "fraction is 0.0; it must be above 0"),
         ({"name": "simclr", "flip": 2.0}, "flip is 2.0; it must be from 0 to 1"),
         ({"name": "flatnce_transfer", "crop": 1.5}, "crop is 1.5"),
-        ({"name": "knn", "k": 49}, "evaluators.it: k is 49; there are 48"),
+        ({"name": "knn", "k": 49}, "evaluators.it: k is 49; it must be at most 48"),
         ({"name": "lbfgs", "Cs": (1.0, 0.0)}, "Cs is (1.0, 0.0); it must be a tuple of numbers above 0"),
         ({"k": 3}, "evaluators.it is {'k': 3}; it needs a name"),
     ],
@@ -359,7 +359,7 @@ def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
     "section", [{"name": "knn", "k": 49}, {"name": "lbfgs", "labels_per_class": 49}], ids=str
 )
 def test_more_images_than_a_stream_has_are_refused_before_it_is_read(section):
-    with pytest.raises(ValueError, match="is 49; there are 48 training images"):
+    with pytest.raises(ValueError, match="is 49; it must be at most 48, the number of training images"):
         evaluators.build({"it": section}, EvalSpec(LAYERS, None, 48))
 
 

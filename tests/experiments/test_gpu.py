@@ -7,7 +7,8 @@ import pytest
 
 from contrastive_jax import data
 from experiments.gpu import tasks
-from experiments.harness import packs
+from experiments.harness import cli, packs
+from experiments.harness.table import table_of
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +98,20 @@ def test_what_was_kept_comes_home(tmp_path, monkeypatch):
     assert (tmp_path / "records" / "run.json").exists()
 
 
+OWN = [name for name, task in tasks.TASKS.items() if any(command.out for command in task.smoke)]
+
+
+def test_every_task_of_a_table_has_cells():
+    for name, task in tasks.TASKS.items():
+        for command in filter(lambda one: one.table, task.commands + task.smoke):
+            options = cli.parser(None).parse_args(command.arguments[2:])
+            assert (options.verb, options.scale) == ("run", command.scale), name
+            cells = table_of(command.table).runs[command.scale]
+            assert any(options.cells.search(" | ".join(cell)) for cell in cells), (name, command)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("task", tasks.TASKS)
+@pytest.mark.parametrize("task", [*OWN, "sensitivity"])  # the other tables' tasks are commands like its
 def test_every_task_is_rehearsed(task, tmp_path):
     found = tasks.run(
         task, smoke=True, folder=tmp_path, out=tmp_path / "kept", packs=tmp_path / "packs", minutes=8

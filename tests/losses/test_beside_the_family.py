@@ -310,5 +310,5 @@ def test_sliced_wasserstein_does_not_communicate():
 
 def test_samples_of_different_sizes_are_refused():
     """One prior sample stood for all in silence."""
-    with pytest.raises(ValueError, match=r"sample is \(5, 3\) and prior_sample \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"sample is \(5, 3\) and prior_sample is \(1, 3\)"):
         losses.sliced_wasserstein_distance(jnp.ones((5, 3)), jnp.ones((1, 3)), jnp.eye(3))

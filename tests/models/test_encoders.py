@@ -260,7 +260,7 @@ def test_a_scope_is_read_or_refused(build):
         ("empty", "its array w is [0, 3]; empty arrays cannot be saved"),
         (
             {"name": "test_encoders:counting", "kind": "float32"},
-            "its statistic count is float32[], and after a training step int32[]; it must stay",
+            "its statistic count is float32[] before and int32[] after a training step",
         ),
         (VIT | {"patch": 3}, "encoder.patch is 3; it must divide the image size, 8 x 8"),
     ],

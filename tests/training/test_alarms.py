@@ -133,9 +133,9 @@ def test_bfloat16_gains_nothing_on_a_cpu():
 def test_a_constant_loss_is_explained_once():
     assert alarms.notes(config()) == []
     (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}}))
-    assert note.startswith("flat_nce is 1 by definition") and "Watch InfoNCE" in note
+    assert note.startswith("the value of flat_nce is 1 by definition") and "Watch InfoNCE" in note
     (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}, "uniformity": {"weight": 1.0}}))
-    assert "its part of the loss, flat_nce," in note
+    assert "its part of the loss (flat_nce)" in note
 
 
 # ---------------------------------------------------------------- the numbers that ring, from embeddings
@@ -232,7 +232,7 @@ def test_an_alarm_is_said_when_it_begins_and_when_it_was_quiet_for_a_while():
     assert len(said) == 2
     assert (
         said[0].startswith("alarm, step 20: collapse: all embeddings")
-        and said[1] == "step 31: collapse is over."
+        and said[1] == "step 31: the alarm collapse has ended."
     )
     assert watch.hear(HEALTHY | bad)[1][0].startswith("alarm, step 50")
 

@@ -107,5 +107,5 @@ def test_a_number_that_a_loop_of_unknown_length_reads_is_refused_not_left_out():
     def until(limit, x):
         return jax.lax.while_loop(lambda v: v < limit, lambda v: v * 2.0, x)
 
-    with pytest.raises(Unlike, match="within while"):
+    with pytest.raises(Unlike, match="inside while"):
         lift([functools.partial(until, limit) for limit in (3.0, 5.0)], jnp.float32(1.0))

@@ -113,7 +113,7 @@ def test_a_disk_that_fills_up_ends_in_a_sentence_and_loses_nothing(room, tmp_pat
         patch.setattr(recorder.Recorder, "record", fill_up)
         try:
             with pytest.raises(
-                workdirs.Full, match="parts/.* cannot grow \(.*checkpoint of step 3 is complete: make room"
+                workdirs.Full, match=r"parts/.* cannot grow \(.*checkpoint of step 3 is complete: make room"
             ):
                 loop.train(config, tmp_path / "parts", quiet=True, devices=one)
         finally:
@@ -290,15 +290,18 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
 @pytest.mark.parametrize(
     ("leaves", "message"),
     [
-        ({"train.batch_size": 30}, r"train.batch_size is 30; the 8 devices .* multiple of 8"),
-        ({"train.microbatches": 8}, r"batch_size is 32; the 8 devices and 8 micro-batches .* multiple of 64"),
+        ({"train.batch_size": 30}, "train.batch_size is 30; .* multiple of 8, .* the 8 devices"),
+        (
+            {"train.microbatches": 8},
+            "batch_size is 32; .* multiple of 64, .* the 8 devices and 8 micro-batches",
+        ),
         ({"train.microbatches": 0}, r"train.microbatches is 0; .* at least 1"),
         ({"train.batch_size": 4096}, "train.batch_size is 4096; it must be at most 1437"),
         ({"temperature": {"name": "fixed", "tau": 0.0}}, "temperature.tau is 0.0; it must be above 0"),
         ({"temperature": {"name": "fixd"}}, r"temperature.name is 'fixd'; .* Did you mean 'fixed'"),
         (
             {"temperature": {"name": "fixed", "tua": 0.1}},
-            "temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
+            r"temperature.tua is not an option of fixed\(tau.*Did you mean 'tau'",
         ),
         ({"negatives": {"name": "random", "k": 63}}, "negatives.k is 63; it must be at most 62"),
         (
@@ -356,8 +359,8 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ),
         ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
         ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss uses its u"),
-        ({"loss": {"flat_nec": 1.0}}, r"no loss 'flat_nec'. Did you mean 'flat_nce'"),
-        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; it is hoelder_flat_nce\("),
+        ({"loss": {"flat_nec": 1.0}}, "loss 'flat_nec' does not exist. Did you mean 'flat_nce'"),
+        ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; .* hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, "train.duration is '6 epohcs'; it must be a number and a unit"),
         ({"data.name": "cifar10", "data.dir": "nowhere"}, r"cifar10"),
         ({"data.name": "cifra10"}, r"cifra10.*cifar10"),
@@ -369,15 +372,15 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             {"evaluators.knn.layer": "projection_3"},
             r"evaluators.knn: layer is 'projection_3'; .* projection_2",
         ),
-        ({"evaluators.knn.k": 2000}, r"evaluators.knn: k is 2000; there are 1437"),
+        ({"evaluators.knn.k": 2000}, "evaluators.knn: k is 2000; it must be at most 1437"),
         (
             {"evaluators.few_labels.labels_per_class": 200},
-            "evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
+            r"evaluators.few_labels: labels_per_class is 200; it must be at most 1\d\d",
         ),
         ({"evaluators": {"knn": {"name": "kn"}}}, r"evaluators.knn.name is 'kn'; .* Did you mean 'knn'"),
         (
             {"evaluators": {"fine": {"name": "moco", "rate": 1.0}}},
-            "evaluators.fine.rate is not an option of moco\(",
+            r"evaluators.fine.rate is not an option of moco\(",
         ),
         (
             {"evaluate.rows": ("trained", "raw_pixels")},
@@ -386,7 +389,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
         ({"evaluate.rows": ()}, r"evaluate.rows is empty; .* untrained"),
         ({"evaluate.metric": "map_11_point"}, r"evaluate.metric is 'map_11_point'; with one label .* top1"),
         ({"evaluate.metric": "top_1"}, r"evaluate.metric is 'top_1'; .* Did you mean 'top1'"),
-        ({"augment": {"preset": "none", "size": 8, "views": 3}}, r"augment.views is 3; .* 2 views"),
+        ({"augment": {"preset": "none", "size": 8, "views": 3}}, "augment.views is 3; it must be 2"),
         (
             {"norm": {"scope": "groups", "groups": 5, "momentum": 0.9, "epsilon": 1e-5, "unbiased": False}},
             r"norm.groups is 5; it must divide train.batch_size, 32",
@@ -524,14 +527,16 @@ def test_a_workdir_says_what_its_run_is_and_refuses_other_data(tmp_path):
     with pytest.raises(ValueError, match="does not hold a run; to begin one, give its config"):
         main.resolved([], str(tmp_path / "none"), "embed")
     other = ["--config=configs/simclr_cifar10.py"]
-    with pytest.raises(ValueError, match="data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"):
+    with pytest.raises(
+        ValueError, match=r"data\.name is 'cifar10', and the run of --workdir=.* has 'digits'"
+    ):
         main.resolved(other, str(tmp_path), "embed")
     (told,) = main.resolved([*other, "--config.data.name=cifar10"], str(tmp_path), "embed")
     assert told.data.name == "cifar10"
     held_out = "--config.data.validation=0.1"
     (other,) = main.resolved(["--config=digits", held_out], None, "train")
     workdirs.write_config(tmp_path, other.to_dict(), "")
-    with pytest.raises(ValueError, match=r"data.validation is 0.0, and 0.1 in the run of --workdir="):
+    with pytest.raises(ValueError, match="data.validation is 0.0, and the run of --workdir=.* has 0.1"):
         main.resolved(["--config=digits"], str(tmp_path), "evaluate")
     for given, value in (([], 0.1), (["--config=digits", "--config.data.validation=0"], 0.0)):
         assert main.resolved(given, str(tmp_path), "evaluate")[0].data.options["validation"] == value

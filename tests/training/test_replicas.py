@@ -193,7 +193,7 @@ def test_replicas_are_judged_again_in_one_table(whole, tmp_path, capsys):
     (row,) = workdirs.read_results(elsewhere)
     top1 = results[1]["evaluations"]["trained"]["knn"]["top1"]
     assert (row["row"], row["step"], row["knn.top1"]) == ("trained", 4, top1)
-    with pytest.raises(ValueError, match="does not hold 3 replicas"):
+    with pytest.raises(ValueError, match="does not hold the 3 replicas"):
         main.perform("evaluate", [*given, given[0]], str(again), True)
 
 
@@ -319,7 +319,7 @@ def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp
     shutil.rmtree(begun / "checkpoints")  # as a damaged one is to be moved away
     with pytest.raises(ValueError, match="replica_0/checkpoints holds step 4, of another run .* from step 0"):
         loop.train(given, str(begun), quiet=True, devices=ONE)
-    with pytest.raises(ValueError, match="holds 2 replicas \(replicas.json\), but this is a single run"):
+    with pytest.raises(ValueError, match=r"holds 2 replicas \(replicas.json\), but this is a single run"):
         loop.train(given[0], str(begun), quiet=True, devices=ONE)
     resume.check_folders(replicas.program_of(given, ONE), str(workdir), 4)
     narrow = tiny("flatclr", **{"encoder.width": 0.25, "init.checkpoint": str(workdir / "replica_0")})
@@ -362,21 +362,27 @@ def test_describe_says_what_the_step_of_all_replicas_takes(capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train.batch_size": 16}, "train\.batch_size is 32 and 16; replicas may differ"),
+        ({"train.batch_size": 16}, r"train\.batch_size is 32 and 16; replicas may differ"),
         (
             {"train.duration": "8 steps"},
-            "train\.duration is .*replicas may differ in the seed and in numbers",
+            r"train\.duration is .*replicas may differ in the seed and in numbers",
         ),
-        ({"log.every": 7}, "log\.every is .*replicas may differ in the seed and in numbers"),
-        ({"encoder.width": 0.25}, "encoder\.width=0\.25 cannot be a replica of the first run \(their states"),
-        ({"schedule.warmup": "2 steps"}, "schedule\.warmup=2 steps cannot be a replica .*it is not a number"),
+        ({"log.every": 7}, r"log\.every is .*replicas may differ in the seed and in numbers"),
+        (
+            {"encoder.width": 0.25},
+            r"encoder\.width=0\.25 cannot be a replica of the first run \(their states",
+        ),
+        (
+            {"schedule.warmup": "2 steps"},
+            r"schedule\.warmup=2 steps cannot be a replica .*it is not a number",
+        ),
         (
             {"optimizer.name": "lars"},
-            "optimizer\.name=lars cannot be a replica of the first run \(it is not a number",
+            r"optimizer\.name=lars cannot be a replica of the first run \(it is not a number",
         ),
         (
             {"optimizer.weight_decay": 0.0},
-            "optimizer\.weight_decay=0\.0 cannot be a replica of the first run \(",
+            r"optimizer\.weight_decay=0\.0 cannot be a replica of the first run \(",
         ),
         (
             {"schedule.decay": 0.5},

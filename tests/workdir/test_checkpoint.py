@@ -165,7 +165,7 @@ def test_a_checkpoint_older_than_a_field_of_the_state_is_restored_where_the_fiel
         state, _, _ = checkpoints.restore(make_state(), report=pytest.fail)
         assert jax.tree.structure(state) == jax.tree.structure(make_state())
         assert bits(state) == bits(make_state(1))
-        with pytest.raises(ValueError, match="gradient_snr/mean is absent there and float32"):
+        with pytest.raises(ValueError, match="gradient_snr/mean is absent in the checkpoint and float32"):
             checkpoints.restore(dataclasses.replace(make_state(), gradient_snr={"mean": jnp.zeros(2)}))
 
 
@@ -287,7 +287,7 @@ def delete_meta(step):
 
 
 DAMAGES = {
-    flip_data: "the bits of candidates/noise differ",
+    flip_data: "candidates/noise differ from the saved arrays",
     cut_data: "its arrays cannot be read",
     delete_data: "its arrays cannot be read",
     empty_structure: "its arrays cannot be read",
@@ -345,7 +345,9 @@ def test_double_precision_is_not_damage(tmp_path):
         checkpoints.save(1, {"params": {"w": jnp.ones(2, "float64")}}, {"config": {}})
     with (
         Checkpoints(tmp_path, read_only=True) as checkpoints,
-        pytest.raises(ValueError, match=r"holds float64\[2\] \(params/w\): set JAX_ENABLE_X64=1"),
+        pytest.raises(
+            ValueError, match=r"has 64-bit arrays, float64\[2\] \(params/w\): set JAX_ENABLE_X64=1"
+        ),
     ):
         checkpoints.restore_part(["params"])
 
@@ -354,7 +356,9 @@ def test_a_damaged_step_that_was_asked_for_is_not_replaced_by_another(directory)
     flip_data(directory / "2")
     with (
         Checkpoints(directory) as checkpoints,
-        pytest.raises(checkpoint.DamagedCheckpoints, match=r"the checkpoint in .*step 2: the bits"),
+        pytest.raises(
+            checkpoint.DamagedCheckpoints, match="the checkpoint in .*step 2: candidates/noise differ"
+        ),
     ):
         checkpoints.restore_part(["candidates"], step=2, report=pytest.fail)
     assert (directory / "2").exists()
@@ -366,7 +370,7 @@ def test_when_all_are_damaged_nothing_is_restored_and_nothing_is_touched(directo
     before = sorted(str(p) for p in directory.rglob("*"))
     with Checkpoints(directory) as checkpoints:
         with pytest.raises(
-            checkpoint.DamagedCheckpoints, match="step 2: its meta.*step 1: the bits"
+            checkpoint.DamagedCheckpoints, match="step 2: its metadata.*step 1: candidates/noise differ"
         ) as error:
             checkpoints.restore(make_state(), report=pytest.fail)
         assert checkpoints.steps() == [1, 2]
@@ -376,11 +380,17 @@ def test_when_all_are_damaged_nothing_is_restored_and_nothing_is_touched(directo
 @pytest.mark.parametrize(
     "change, words",
     [
-        (dict(temperature=jnp.zeros(2)), "temperature is float32[] there and float32[2] here"),
-        (dict(temperature=jnp.bfloat16(0)), "temperature is float32[] there and bfloat16[] here"),
+        (
+            dict(temperature=jnp.zeros(2)),
+            "temperature is float32[] in the checkpoint and float32[2] in the run",
+        ),
+        (
+            dict(temperature=jnp.bfloat16(0)),
+            "temperature is float32[] in the checkpoint and bfloat16[] in the run",
+        ),
         (
             dict(target={"encoder": jnp.zeros(2)}),
-            "target/encoder is absent there and float32[2] here (2 leaves",
+            "target/encoder is absent in the checkpoint and float32[2] in the run (2 leaves",
         ),
     ],
 )

@@ -72,7 +72,7 @@ def test_an_error_without_a_file_is_settled_by_the_room_that_there_is(run, monke
     rooms = {}
     monkeypatch.setattr(exhausted, "_room", lambda place: rooms.get(place, (60 * 2**30, 1000)))
     text = said(full(None), run)
-    assert "names no file" in text and "60 GiB free" in text and f"disk of {run} is full" not in text
+    assert "does not name the file" in text and "60 GiB free" in text and f"disk of {run} is full" not in text
     rooms[exhausted.SHARED_MEMORY] = (0, 1000)
     assert said(full(None), run).startswith("shared memory")
     rooms[run] = (2**30, 0)

@@ -159,7 +159,7 @@ def test_damage_in_the_middle_is_not_repaired_in_silence(tmp_path):
     path = tmp_path / "metrics.jsonl"
     damaged = path.read_bytes().replace(b'"step": 10', b'"st', 1)
     path.write_bytes(damaged)
-    with pytest.raises(ValueError, match="line 2, is not a record"):
+    with pytest.raises(ValueError, match="line 2: not a record"):
         read_metrics(tmp_path)
     told = []
     kept = read_metrics(tmp_path, told.append)

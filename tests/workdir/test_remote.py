@@ -134,7 +134,7 @@ def test_an_address_that_nothing_reads_is_refused(monkeypatch, tmp_path):
         raise ImportError("no gcsfs")
 
     monkeypatch.setattr("contrastive_jax.workdir.remote.epath.Path", refuse)
-    with pytest.raises(ValueError, match="gs:// cannot be read \(no gcsfs\).*contrastive_jax\[gcs\]"):
+    with pytest.raises(ValueError, match=r"gs:// cannot be read \(no gcsfs\).*contrastive_jax\[gcs\]"):
         with mirrored("gs://bucket/run"):
             pass
 
