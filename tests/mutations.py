@@ -560,8 +560,8 @@ LOOP = of(
     STORY,
     ("a resumed run begins its data anew", "batch = feed.feed(step)", "batch = feed.feed(step - start)"),
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
-    ("a signal is not heeded", "if stop and step < last:", "if False:"),
-    ("the last state is not saved", "if stop or save_due or keep_due or step == last:", "if stop or save_due or keep_due:"),
+    ("a signal is not heeded", "if stop and step < end:", "if False:"),
+    ("the last state is not saved", "if stop or save_due or keep_due or step == end:", "if stop or save_due or keep_due:"),
     run=True,
 )  # fmt: skip
 RESUME = of(

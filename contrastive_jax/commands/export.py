@@ -86,7 +86,8 @@ def export(
 
 def differences(settings: Settings) -> list[str]:
     """Return the differences from torchvision's model that change the output without an error, as clauses."""
-    options, differing = settings.encoder.options, []
+    options = settings.encoder.options
+    differing: list[str] = []
     if _is_timms(settings):
         return differing
     if options["variant"] == "simclr" and options["depth"] < 50:

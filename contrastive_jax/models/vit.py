@@ -89,7 +89,7 @@ class ViT(nn.Module):
         """Put the class token before the patches ``[N, T, d]``, and add the learned positions."""
         count = x.shape[1] + 1
         if self.has_variable("params", "positions"):
-            there = self.get_variable("params", "positions").shape[0]
+            there: int = self.get_variable("params", "positions").shape[0]
             if there != count:
                 raise ValueError(
                     f"encoder.variant=class_token has learned positions of {there - 1} patches; images of"

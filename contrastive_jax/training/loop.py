@@ -139,13 +139,13 @@ def train_program(
                 log(f"compiled in {seconds:.1f} s")
 
             # ---- 5. Loop: batch, step, log, evaluate, save, stop.
-            last_save, stop, last = time.monotonic(), 0, run.total_steps
+            last_save, stop, end = time.monotonic(), 0, run.total_steps
             left = (
                 f"All steps after the last checkpoint in {workdir} are lost; repeat the command to resume"
                 " from it."
             )
             with profile, signals.phase(PATIENCE, left):
-                while step < last:
+                while step < end:
                     profile.before(step, state)
                     with kept(step), recorder.waiting_for_data():
                         batch = feed.feed(step)
@@ -166,12 +166,12 @@ def train_program(
                         time.monotonic() - last_save > settings.checkpoint.every_seconds
                     )
                     keep_due = run.keep_every and step % run.keep_every == 0
-                    last = step if calls.stopped else last
+                    end = step if calls.stopped else end
                     stop = stop_requested(step)
-                    if stop or save_due or keep_due or step == last:
+                    if stop or save_due or keep_due or step == end:
                         save()
                         last_save = time.monotonic()
-                    if stop and step < last:
+                    if stop and step < end:
                         saved.wait()
                         raise _stopped(step, run.total_steps, workdir, 128 + stop)
 

@@ -63,7 +63,7 @@ class OnLog:
           Exception: the exception of a function that a program passed, unchanged; for the option ``log.on_log``
             a ValueError of one line.
         """
-        if not self.stopped or not distributed.agreed(self._failure is not None):
+        if self._function is None or not self.stopped or not distributed.agreed(self._failure is not None):
             return
         if self._failure is None:
             raise RuntimeError(f"{self._option} failed on the first process; its output has the error.")
