@@ -29,7 +29,7 @@ OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment
 
 @remote.supports_remote
 def evaluate(
-    config: Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
+    config: str | Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
     workdir: str,
     *,
     quiet: bool = False,
@@ -38,7 +38,7 @@ def evaluate(
     """Evaluate the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Args:
-      config: settings, or a config as plain dictionaries. A list: one per replica of the workdir; one table
+      config: settings, the same as plain dictionaries, or the name of a config. A list: one per replica of the workdir; one table
         shows all replicas except those that diverged.
       workdir: directory of the run or the replicas.
       quiet: show no progress.
@@ -53,7 +53,8 @@ def evaluate(
         fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    given = list(config) if isinstance(config, Sequence) else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = list(asked) if isinstance(asked, Sequence) else [asked]
     differences: list[dict[str, Any]] = [{}]
     if len(given) > 1:
         if distributed.first():
@@ -77,7 +78,7 @@ def evaluate(
             found.append(result)
     if evaluator and distributed.first():
         evaluator.print(of_runs(differences, [one.get("results", {}) for one in found]))
-    return found if isinstance(config, Sequence) else found[0]
+    return found if isinstance(asked, Sequence) else found[0]
 
 
 def _judged(
