@@ -43,8 +43,8 @@ def describe(
     Synthetic images of the same shape, classes and number replace a missing data set; the output names it.
 
     Args:
-      config: settings, the same as plain dictionaries, or the name of a config. For a list (replicas), the output describes the
-        first, the differences between them, and the step that trains all of them.
+      config: settings, the same as plain dictionaries, or the name of a config. For a list
+        (replicas), the output describes the first, the differences between them, and the step that trains all.
       workdir: neither read nor written.
       quiet: has no effect; the first process always prints.
 

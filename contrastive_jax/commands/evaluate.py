@@ -38,8 +38,8 @@ def evaluate(
     """Evaluate the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Args:
-      config: settings, the same as plain dictionaries, or the name of a config. A list: one per replica of the workdir; one table
-        shows all replicas except those that diverged.
+      config: settings, the same as plain dictionaries, or the name of a config. A list: one
+        per replica of the workdir; one table shows all replicas except those that diverged.
       workdir: directory of the run or the replicas.
       quiet: show no progress.
       output: folder for the results, of replicas for ``replica_0`` and so on; default: the workdir.
