@@ -60,12 +60,7 @@ def start(spec: str) -> None:
             f"--distributed={spec!r}; it must be auto, or HOST:PORT,N,I with a port below 65536 and I"
             " from 0 to N - 1, for instance 10.0.0.1:1234,2,0."
         )
-    peers = (
-        dict(zip(("coordinator_address", "num_processes", "process_id"), match.groups(), strict=True))
-        if match
-        else {}
-    )
-    peers |= {name: int(peers[name]) for name in ("num_processes", "process_id") if peers}
+    address, count, index = (match[1], int(match[2]), int(match[3])) if match else (None, None, None)
     waiting = threading.Timer(
         5,
         lambda: print(
@@ -76,13 +71,15 @@ def start(spec: str) -> None:
     waiting.start()
     try:
         end = time.monotonic() + JOINING
-        if peers.get("process_id"):  # otherwise jax would abort the process
-            _find(peers["coordinator_address"], spec, end)
-        elif peers:
-            _check_free(peers["coordinator_address"], spec)
+        if address and index:  # otherwise jax would abort the process
+            _find(address, spec, end)
+        elif address:
+            _check_free(address, spec)
         with _taking_over_sigterm(), _explaining_aborts():
             jax.distributed.initialize(
-                **peers,
+                coordinator_address=address,
+                num_processes=count,
+                process_id=index,
                 initialization_timeout=max(1, round(end - time.monotonic())),
                 heartbeat_timeout_seconds=SECONDS,
                 shutdown_timeout_seconds=SECONDS,
@@ -153,8 +150,9 @@ def lost_peer(error: BaseException) -> str | None:
             from jax._src import distributed as internals
 
             time.sleep(1)
-            living = internals.global_state.client.get_live_nodes(list(range(jax.process_count())))
-            others = sorted(set(others) - set(living)) or others
+            if client := internals.global_state.client:
+                living = client.get_live_nodes(list(range(jax.process_count())))
+                others = sorted(set(others) - set(living)) or others
     return _gone(others)
 
 
@@ -296,7 +294,7 @@ def stop_requests() -> Iterator[Callable[[int], int]]:
         with signals.handled_by(tell, numbers):
             yield lambda step: int(multihost_utils.reached_preemption_sync_point(step) and signal.SIGTERM)
         return
-    got = []
+    got: list[int] = []
 
     def ask(number, frame):
         if number == signal.SIGINT and got:

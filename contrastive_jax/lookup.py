@@ -88,7 +88,7 @@ def file_of(module: str) -> str | None:
     spec = next(filter(None, (finder.find_spec(top, None) for finder in finders)), None) or find(top, FOLDERS)
     for name in inner:
         path = spec and spec.submodule_search_locations
-        spec = path and find(name, list(path))
+        spec = find(name, list(path)) if path else None
     if not spec:
         return None
     places = [place for place in (spec.origin, *(spec.submodule_search_locations or ())) if place]
@@ -262,9 +262,12 @@ def pick(module: ModuleType | None, path: str, section: Mapping[str, Any], *cont
     """
     section = dict(section)
     name = section.pop("name", "")
-    function = own(name, f"{path}.name") if module is None else find(module, name, f"{path}.name")
-    if function is None:
+    if module is None:
+        function = own(name, f"{path}.name")
+    elif (found := find(module, name, f"{path}.name")) is None:
         raise ValueError(f"{path}.name is {name!r}, which is unknown. {near(name, functions_of(module))}")
+    else:
+        function = found
     return call(function, path, section, *context)
 
 

@@ -67,6 +67,8 @@ flags
   --config=CONFIG      a name in configs/ or a file, arguments behind a colon;
                        or the config.json of a run
   --workdir=DIR        folder of the run; default: runs/CONFIG-HASH
+  --output=DIR         folder for what evaluate, embed, export, preview and
+                       report write; default: the workdir
   --quiet, -q          print the final table only
   --allow=MODULE:FUNCTION,...   functions that a config of others may run
   --distributed=auto   one program on several processes, or HOST:PORT,N,I
@@ -93,6 +95,9 @@ _WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder of the run; default runs/<config>-<hash of the options that change its numbers>."
 )
 _MODE = flags.DEFINE_enum("mode", "train", MODES, "Task of the command.")
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "Folder that evaluate, embed, export, preview and report write to; default: the workdir."
+)
 _QUIET = flags.DEFINE_bool("quiet", False, "Print the final table only.", short_name="q")
 _DISTRIBUTED = flags.DEFINE_string(
     "distributed", "", "One program on several processes: auto, or HOST:PORT,N,I of process I of N."
@@ -153,6 +158,13 @@ def _parse(argv: list[str]) -> list[str]:
         _fail(f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Write options as --name=value.'}")
     if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
         _fail(f"--workdir={_WORKDIR.value} does not name a folder; write --workdir=DIR, or leave it out.")
+    if _OUTPUT.value is not None and not _OUTPUT.value.strip():
+        _fail("--output is empty; write --output=DIR, or leave it out.")
+    if _OUTPUT.value is not None and _MODE.value in ("train", "describe"):
+        _fail(
+            f"--output={_OUTPUT.value} is a flag of evaluate, embed, export, preview and report;"
+            f" --mode={_MODE.value} {'writes to --workdir' if _MODE.value == 'train' else 'writes nothing'}."
+        )
     if config is not None and not config.strip():
         _fail("--config is empty; try --config=configs/flatclr_digits.py.")
     if config is None and not _WORKDIR.value:
@@ -176,7 +188,7 @@ def _meant(name: str) -> str:
     )
 
 
-OWN_FLAGS = ("workdir", "mode", "quiet", "allow", "distributed", "debug")
+OWN_FLAGS = ("workdir", "output", "mode", "quiet", "allow", "distributed", "debug")
 
 
 def resolved(
@@ -264,12 +276,15 @@ def default_workdir(settings: "Sequence[configs.Settings]") -> str:
     return f"runs/{settings[0].name}-{len(prints)}-replicas-{together}"
 
 
-def perform(mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool) -> None:
-    """Run a mode on one run, or on replicas."""
+def perform(
+    mode: str, settings: "Sequence[configs.Settings]", workdir: str, quiet: bool, output: str | None = None
+) -> None:
+    """Run a mode on one run, or on replicas; ``output``: see ``--output``."""
     module = "contrastive_jax.training.loop" if mode == "train" else f"contrastive_jax.commands.{mode}"
     function = getattr(importlib.import_module(module), mode)
     alone = len(settings) == 1 or mode == "report"  # report reads the others' from their folders
-    function(settings[0] if alone else settings, workdir, quiet=quiet)
+    options = {} if output is None else {"output": os.path.expanduser(output)}
+    function(settings[0] if alone else settings, workdir, quiet=quiet, **options)
 
 
 def _fail(message: str, code: int = 2) -> None:
@@ -353,8 +368,8 @@ def main(argv: list[str]) -> None:
         if _MODE.value == "train" and distributed.first():
             print(console.one_line(f"workdir: {workdir}"), flush=True)
     try:
-        with workdirs.translate_errors(workdir), distributed.together():
-            perform(_MODE.value, settings, workdir, _QUIET.value)
+        with workdirs.translate_errors(_OUTPUT.value or workdir), distributed.together():
+            perform(_MODE.value, settings, workdir, _QUIET.value, _OUTPUT.value)
     except loop.Stopped as stopped:
         if distributed.first():
             print(console.one_line(str(stopped)), flush=True)
@@ -419,7 +434,7 @@ def run() -> None:
     if sys.argv[1:] == ["completion"]:
         from contrastive_jax.commands import completion
 
-        flags_of_text = ("workdir=", "distributed=", "allow=", "quiet", "debug", "help", "version")
+        flags_of_text = ("workdir=", "output=", "distributed=", "allow=", "quiet", "debug", "help", "version")
         sys.stdout.write(completion.script(MODES, flags_of_text))
         return
     if {"-h", "-help", "--help", "--version"} & set(sys.argv[1:]):

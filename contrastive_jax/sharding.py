@@ -6,13 +6,15 @@ use another mesh, with an automatic axis of which the program is unaware.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from contrastive_jax.types import PyTree
+
+Tree = TypeVar("Tree")  # an array, or a pytree of arrays
 
 AXIS = "data"
 ROWS = PartitionSpec(AXIS)
@@ -45,7 +47,7 @@ def devices() -> int:
     return jax.sharding.get_abstract_mesh().shape[AXIS] if on_mesh() else 1
 
 
-def replicate(array: jax.Array) -> jax.Array:
+def replicate(array: Tree) -> Tree:
     """Copy every row to every device (all-gather); the identity outside a mesh."""
     return jax.reshard(array, REPLICATED) if on_mesh() else array
 

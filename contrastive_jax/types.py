@@ -7,12 +7,13 @@ other examples, because the batch is sharded.
 """
 
 import dataclasses
-from typing import Any, NamedTuple, dataclass_transform
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
 
 Array = jax.Array
+AnyArray = TypeVar("AnyArray", jax.Array, np.ndarray)  # of functions that compute either by its own library
 PyTree = Any
 
 
@@ -48,12 +49,23 @@ class Example(NamedTuple):
     dtype: str
 
     @property
+    def channels(self) -> int:
+        """Length of the last axis; only the height and width of images vary."""
+        assert self.shape[-1] is not None
+        return self.shape[-1]
+
+    @property
     def is_image(self) -> bool:
         """Return whether the example is an image."""
         return len(self.shape) == 3 and self.dtype == "uint8"
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
+
+
+def without(tree: PyTree, *fields: str) -> PyTree:
+    """Return a record whose tree lacks the arrays of some fields, for functions of the others."""
+    return dataclasses.replace(tree, **dict.fromkeys(fields, ()))
 
 
 @record

@@ -447,8 +447,8 @@ SCHEDULES = of(
     ("the cosine's root", "jnp.sin(jnp.pi / 2 * left) ** 2", "jnp.sin(jnp.pi / 2 * left)"),
     (
         "warm-up a step ahead",
-        "step / max(warmup, 1), factor(at, left))",
-        "(step + 1) / max(warmup, 1), factor(at, left))",
+        "step / max(start, 1), factor(at, left))",
+        "(step + 1) / max(start, 1), factor(at, left))",
     ),
     ("milestones a step late", 'side="right"', 'side="left"'),
     (
@@ -561,8 +561,8 @@ LOOP = of(
     STORY,
     ("a resumed run begins its data anew", "batch = feed.feed(step)", "batch = feed.feed(step - start)"),
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
-    ("a signal is not heeded", "if stop and step < run.total_steps:", "if False:"),
-    ("the last state is not saved", "if stop or save_due or keep_due or step == run.total_steps:", "if stop or save_due or keep_due:"),
+    ("a signal is not heeded", "if stop and step < end:", "if False:"),
+    ("the last state is not saved", "if stop or save_due or keep_due or step == end:", "if stop or save_due or keep_due:"),
     run=True,
 )  # fmt: skip
 RESUME = of(
@@ -662,8 +662,8 @@ ENCODERS = [
         "training/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
-        ("evaluation's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in () if of and of.ev"),
-        ("the run's size is not seen", "for of in (command, saved.settings) if of and of.ev", "for of in (command,) if of and of.ev"),
+        ("evaluation's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = 0"),
+        ("the run's size is not seen", "size = command.evaluate.size or saved.settings.evaluate.size", "size = command.evaluate.size"),
     ),
     *of(
         "training/initial.py",

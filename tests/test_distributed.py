@@ -134,6 +134,33 @@ def test_a_stop_of_one_stops_both_at_one_step(tmp_path):
         assert max(saved.steps()) == step
 
 
+ASKS = """
+def stop(step, metrics):
+    return "stop" if step == 3 else None
+
+def fail(step, metrics):
+    return 1 / (5 - step)
+"""
+
+
+@pytest.mark.slow
+def test_a_function_of_the_metrics_stops_or_fails_on_both(tmp_path, monkeypatch):
+    """The first process alone calls it; both save the same step, and the same command goes on."""
+    (tmp_path / "asks.py").write_text(ASKS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    options = ("--config.train.duration=7 steps", "--config.schedule.warmup=1 step")
+    options += ("--config.evaluate.final=False",)
+    said, codes = ended(start(tmp_path / "run", *options, "--config.log.on_log=asks:stop"))
+    assert codes == [0, 0], said
+    assert [row["step"] for row in workdirs.read_metrics(tmp_path / "run")] == [1, 2, 3]
+    said, codes = ended(start(tmp_path / "run", *options, "--config.log.on_log=asks:fail"))
+    assert codes == [1, 1], said
+    assert "returned 1.0; it must return None, or 'stop'" in said[0] and "step 4 is saved" in said[0], said
+    assert "log.on_log=asks:fail failed on the first process" in said[1], said
+    with checkpoint.Checkpoints(tmp_path / "run/checkpoints", read_only=True) as saved:
+        assert saved.steps() == [3, 4]
+
+
 WAITS = """
 import pathlib, time
 import jax

@@ -149,8 +149,7 @@ def test_the_encoder_is_embedded_loaded_evaluated_and_trained_on(whole, folder, 
     assert judged["results"]["raw pixels"]["knn"]["top1"] >= 0
     more = [("init.checkpoint", str(workdir)), ("train.duration", "1 step")]
     loop.train(configs.resolve(str(workdir), more), str(tmp_path / "more"), quiet=True, devices=ONE)
-    assert report.report(config, str(workdir), quiet=True) is not None
-    page = (workdir / "report.html").read_text()
+    page = pathlib.Path(report.report(config, str(workdir), quiet=True)).read_text()
     assert "The examples are not images" in page and "data:image/png" not in page
 
 
@@ -198,6 +197,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_compiled(folder, kind, 
     with pytest.raises(ValueError, match=says) as error:
         prepared()
     assert "\n" not in str(error.value)
+
+
+def test_streamed_images_are_not_checked_as_ids():
+    """They have no array of ids; the encoder refuses them."""
+    leaves = {"data": "synthetic", "data.like": "digits", "data.stream": "on", "augment": "simclr"}
+    leaves |= {"encoder": "transformer", "encoder.vocabulary": 20}
+    with pytest.raises(ValueError, match="encoder.name=transformer reads ids .*, not float32 .1, 32, 32, 1."):
+        runs.prepare(configs.resolve(None, leaves), ONE)
 
 
 def test_preview_and_export_are_for_images(whole_table, tmp_path):

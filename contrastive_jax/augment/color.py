@@ -168,8 +168,8 @@ def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
     MoCo v2), ``reflect`` mirrors (torchvision), ``valid`` drops the border.
     """
     radius = taps // 2
-    if EDGES[edges]:
-        image = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode=EDGES[edges])
+    if mode := EDGES[edges]:
+        image = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode=mode)
 
     def kernel(size):
         distance = (

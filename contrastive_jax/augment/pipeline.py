@@ -142,9 +142,10 @@ def crop(
         raise ValueError(
             f"augment.crop_min is {crop_min!r}; it must be at most augment.crop_max, {crop_max!r}."
         )
-    if ratio[0] > ratio[1]:
+    narrowest, widest = ratio
+    if narrowest > widest:
         raise ValueError(f"augment.ratio is {ratio!r}; the first number must be at most the second.")
-    return RandomCrop(size, (crop_min, crop_max), tuple(ratio), sampler, method, antialias, shift)
+    return RandomCrop(size, (crop_min, crop_max), (narrowest, widest), sampler, method, antialias, shift)
 
 
 @checked("augment")
@@ -211,7 +212,7 @@ def scaled_jitter(
     brightness: Literal["multiplicative", "additive"] = "multiplicative",
 ) -> Callable:
     """Return SimCLR's jitter, with strengths (0.8, 0.8, 0.8, 0.2) times ``strength``."""
-    strengths = tuple(s * strength for s in (0.8, 0.8, 0.8, 0.2))
+    strengths = (0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     return _jitter(size, additive=brightness == "additive", jitter=jitter, strength=strengths)
 
 
@@ -340,6 +341,6 @@ def _count_color(channels: int, color_channels: int | None) -> int:
     return count
 
 
-def _is_row(value: object) -> TypeGuard[tuple]:
+def _is_row(value: Any) -> TypeGuard[tuple]:
     """Return whether a value is one-dimensional: a tuple, list or array of numbers."""
     return np.ndim(value) == 1

@@ -254,7 +254,7 @@ def make_views(
     /,
     *,
     preset: str,
-    size: Count = None,
+    size: Count = None,  # type: ignore[assignment]  # None: a preset of arrays; one of images refuses it
     views: Count = 2,
     local_views: CountOrZero = 0,
     local_size: Count | None = None,
@@ -312,10 +312,8 @@ def _local(
     Raises:
       ValueError: the preset has no random crop of a chosen area, or does not take this size.
     """
-    known, section = (
-        kinds.parameters(_known(preset)),
-        options | dict(zip(("crop_min", "crop_max"), area, strict=True)),
-    )
+    known = kinds.parameters(_known(preset))
+    section = {**options, "crop_min": area[0], "crop_max": area[1]}
     if not {"crop_min", "crop_max"} <= set(known):
         raise ValueError(
             f"augment.preset is {preset!r}, which has no options crop_min and crop_max, so that local views would be"
@@ -354,7 +352,7 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
 
 
 def make_eval(
-    *, preset: str, size: int = None, views: int = 2, **options
+    *, preset: str, size: int | None = None, views: int = 2, **options
 ) -> EvaluationView | ArrayEvaluationView:
     """Return the evaluation view, cropped and normalized as in ``preset``; for arrays, the example itself.
 
@@ -366,7 +364,9 @@ def make_eval(
     return EvaluationView(_build(preset, size, views + local, options).evaluate)
 
 
-def make_crops(crop_min: float, mirrored: float, /, *, preset: str, size: int = None, **options) -> Callable:
+def make_crops(
+    crop_min: float, mirrored: float, /, *, preset: str, size: int | None = None, **options
+) -> Callable:
     """Return one training view by random crop and flip, resized and normalized as in ``preset``.
 
     Quarter turns of the preset are kept. For arrays, which are neither cropped nor flipped, it is the

@@ -211,7 +211,8 @@ def options_page() -> str:
         if shared:
             page.append(f"\nOf several {NOUNS.get(section, 'protocols')}:\n")
             page.append(_table(list(shared.values()), defaults=False))
-        for function in dict.fromkeys(option.function for option in options if _chosen(section, option)):
+        chosen = (option.function for option in options if _chosen(section, option))
+        for function in dict.fromkeys(filter(None, chosen)):
             own = [option for option in options if option.function is function]
             page.append(f"\n### `{function.__name__}`\n\n{_first_line(function)}\n")
             if listed := [option for option in own if option.name not in shared or _says_itself(option)]:

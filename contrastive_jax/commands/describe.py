@@ -33,7 +33,7 @@ class Parameter:
 
 
 def describe(
-    config: Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
+    config: str | Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
     workdir: str,
     *,
     quiet: bool = False,
@@ -43,8 +43,8 @@ def describe(
     Synthetic images of the same shape, classes and number replace a missing data set; the output names it.
 
     Args:
-      config: settings, or a config as plain dictionaries. For a list (replicas), the output describes the
-        first, the differences between them, and the step that trains all of them.
+      config: settings, the same as plain dictionaries, or the name of a config. For a list
+        (replicas), the output describes the first, the differences between them, and the step that trains all.
       workdir: neither read nor written.
       quiet: has no effect; the first process always prints.
 
@@ -52,7 +52,8 @@ def describe(
       Cost of the network and the compiled step per device, and speed in images per second, summed over the
       runs.
     """
-    given = list(config) if isinstance(config, list | tuple) else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = list(asked) if isinstance(asked, Sequence) else [asked]
     run, sentences = prepared(given[0])
     program = single(run) if len(given) == 1 else program_of(given, source=run.source)
     run, count, unfit = program.runs[0], len(program.runs), ""

@@ -33,9 +33,11 @@ SPLITS = ("train", "test")
 
 @remote.supports_remote
 def embed(
-    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False, output: str | None = None
 ) -> dict[str, pathlib.Path]:
-    """Write ``<workdir>/embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
+    """Write ``embeddings_<split>.npz`` for each split of ``embed.splits`` that the data has.
+
+    The files go to the folder ``output``, default: the workdir.
 
     Each file holds, for n images in the order of the data set: one array [n, F] float32 per layer of
     ``embed.layers``, under the layer's name; ``label`` [n] int32, -1 for unlabelled images ([n, C] for a
@@ -58,6 +60,9 @@ def embed(
         )
     path = settings.evaluate.checkpoint or workdir
     known = encoder.read_settings(path)
+    folder = workdir if output is None else output
+    if distributed.first():
+        workdirs.check_writable(workdir, output)
     source = source_of(settings)
     splits, layers = chosen_splits(settings, source), chosen_layers(settings, known)
     images = settings.only("data", "compose")  # of the given config, not of the training run
@@ -65,8 +70,6 @@ def embed(
     with jax.set_mesh(mesh):
         saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
         encoder.check_example(saved.example, source, path)
-        if distributed.first():
-            workdirs.check_writable(workdir)
         if (note := encoder.size_note(settings, saved.settings)) and distributed.first() and not quiet:
             workdirs.log(note)
         section = encoder.view_of(saved, settings)
@@ -80,18 +83,18 @@ def embed(
         for name, split in splits.items():
             arrays = of_split(saved, split, view, layers, settings.evaluate.batch_size)
             file = f"embeddings_{name}.npz"
-            written[name] = remote.place(workdir, file)
+            written[name] = remote.place(folder, file)
             if distributed.first():
-                write(pathlib.Path(workdir, file), arrays | about)
+                write(pathlib.Path(folder, file), arrays | about)
             if not quiet and distributed.first():
                 shapes = ", ".join(f"{layer} {list(arrays[layer].shape)}" for layer in layers)
                 workdirs.log(f"{written[name]}: {shapes}, step {about['step']} of {path}")
     if distributed.first() and not quiet:
         for name in SPLITS:
-            other = pathlib.Path(workdir, f"embeddings_{name}.npz")
+            other = pathlib.Path(folder, f"embeddings_{name}.npz")
             if name not in written and other.is_file() and not _is_of(other, settings):
                 workdirs.log(
-                    f"{remote.place(workdir, other.name)} holds embeddings of other images, from an earlier"
+                    f"{remote.place(folder, other.name)} holds embeddings of other images, from an earlier"
                     " call."
                 )
     return written

@@ -29,21 +29,23 @@ OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment
 
 @remote.supports_remote
 def evaluate(
-    config: Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
+    config: str | Settings | Mapping[str, Any] | Sequence[Settings | Mapping[str, Any]],
     workdir: str,
     *,
     quiet: bool = False,
+    output: str | None = None,
 ) -> Any:
     """Evaluate the encoder of ``evaluate.checkpoint`` (default: the workdir's) on the config's labelled data.
 
     Args:
-      config: settings, or a config as plain dictionaries. A list: one per replica of the workdir; one table
-        shows all replicas except those that diverged.
-      workdir: directory of the run or the replicas; the results are written there.
+      config: settings, the same as plain dictionaries, or the name of a config. A list: one
+        per replica of the workdir; one table shows all replicas except those that diverged.
+      workdir: directory of the run or the replicas.
       quiet: show no progress.
+      output: folder for the results, of replicas for ``replica_0`` and so on; default: the workdir.
 
     Returns:
-      The contents of ``evaluation.json`` in the workdir: the results, with the checkpoint's step and the
+      The contents of ``evaluation.json``: the results, with the checkpoint's step and the
       fingerprint of its config. For a list of configs, a list of these, with {} for a replica that diverged.
 
     Raises:
@@ -51,45 +53,50 @@ def evaluate(
         fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
-    several = isinstance(config, list | tuple)
-    given = list(config) if several else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = list(asked) if isinstance(asked, Sequence) else [asked]
     differences: list[dict[str, Any]] = [{}]
     if len(given) > 1:
         if distributed.first():
-            workdirs.check_writable(workdir)  # a replica's folder may be a link
+            workdirs.check_writable(workdir, output)  # a replica's folder may be a link
         if len(differences := replicas.differences(workdir)) != len(given):
             raise ValueError(
                 f"--workdir={workdir} does not hold the {len(given)} replicas of --config; leave --config"
                 " out."
             )
-    evaluator, found = None, []
-    for number, place in enumerate(replicas.places(workdir, len(given))):
+    evaluator = None
+    found: list[dict[str, Any]] = []
+    places = replicas.places(workdir, len(given))
+    outputs = [None] * len(given) if output is None else replicas.places(output, len(given))
+    for number, (place, folder) in enumerate(zip(places, outputs, strict=True)):
         if len(given) > 1 and (why := replicas.divergence(workdir, number)):
             found.append({})
             if distributed.first():
                 workdirs.log(f"replica {number} is not evaluated: {why}")
         else:
-            evaluator, result = _judged(configs.settings_of(given[number]), place, quiet)
+            evaluator, result = _judged(configs.settings_of(given[number]), place, quiet, folder)
             found.append(result)
     if evaluator and distributed.first():
         evaluator.print(of_runs(differences, [one.get("results", {}) for one in found]))
-    return found if several else found[0]
+    return found if isinstance(asked, Sequence) else found[0]
 
 
-def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, dict[str, Any]]:
-    """Evaluate one encoder, and write and return the results."""
+def _judged(
+    settings: Settings, workdir: Any, quiet: bool, output: Any = None
+) -> tuple[Evaluator, dict[str, Any]]:
+    """Evaluate one encoder, and write the results to ``output`` (default: the workdir) and return them."""
     began, path = time.perf_counter(), settings.evaluate.checkpoint or workdir
     first = distributed.first()
     log = workdirs.log if first and not quiet else lambda message: None
     mesh = sharding.make_mesh()
     trained = encoder.read_settings(path)
+    if first:
+        workdirs.check_writable(workdir, output)
     with jax.set_mesh(mesh):
         evaluator = Evaluator(as_trained(settings, trained, log), source_of(settings), mesh)
         if not evaluator.has_labels:
             raise ValueError(f"data.name={settings.data.name!r} has no labelled test images to evaluate on.")
         saved = restored(path, evaluator)
-        if first:
-            workdirs.check_writable(workdir)
         log(path if saved.step is None else f"step {saved.step} of {path}")
         train = evaluator.source.train
         now, began_with = (len(train), data.files_digest(train.paths)), (saved.examples, saved.files)
@@ -112,7 +119,8 @@ def _judged(settings: Settings, workdir: Any, quiet: bool) -> tuple[Evaluator, d
     }
     result = workdirs.shareable(result)
     if first:
-        workdirs.write_json(epath.Path(workdir) / "evaluation.json", result)
+        folder = workdir if output is None else output
+        workdirs.write_json(epath.Path(folder) / "evaluation.json", result)
     return evaluator, result
 
 

@@ -1,7 +1,7 @@
 """``--mode=export``: an encoder as ``encoder.safetensors``, for torchvision, timm and Detectron2.
 
-The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet. The file's metadata
-are JSON: ``encoder`` (depth, width, stem, variant, epsilon, channels, features, dtype), ``preprocessing``,
+The arrays equal the checkpoint's bit for bit and have the names of torchvision's ResNet or timm's ViT. The file's
+metadata are JSON: ``encoder`` (its options, epsilon, channels, features, dtype), ``preprocessing``,
 ``config``, ``step``.
 ``docs/export.md`` shows the PyTorch code that loads the file.
 """
@@ -17,7 +17,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
-from contrastive_jax.models import norm
+from contrastive_jax.models import norm, vit, vit_names
 from contrastive_jax.training import encoder
 from contrastive_jax.workdir import remote, weights
 
@@ -26,8 +26,12 @@ FILE = "encoder" + weights.SUFFIX
 
 
 @remote.supports_remote
-def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> dict[str, Any]:
-    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir) to ``<workdir>/encoder.safetensors``.
+def export(
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False, output: str | None = None
+) -> dict[str, Any]:
+    """Write the encoder of ``evaluate.checkpoint`` (default: the workdir's) to ``encoder.safetensors``.
+
+    The file goes to the folder ``output``, default: the workdir.
 
     ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an
     error but compute differently; "own" writes it for this package or for a PyTorch model with the same
@@ -37,16 +41,18 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
       The file's metadata.
 
     Raises:
-      ValueError: the encoder is not a ResNet, or torchvision's ResNet computes something else (see above).
+      ValueError: the encoder is neither a ResNet nor a ViT as timm has it, or torchvision's ResNet computes something
+        else (see above).
       FileNotFoundError: no checkpoint.
     """
     settings = configs.settings_of(config)
     path = settings.evaluate.checkpoint or workdir
     trained = encoder.read_settings(path)
-    if (name := trained.encoder.name) != "resnet":
+    if (name := trained.encoder.name) != "resnet" and not _is_timms(trained):
         raise ValueError(
-            f"encoder.name of {path} is {name!r}; --mode=export writes ResNets only, whose array names"
-            " PyTorch's libraries share. Use --mode=embed for features, or contrastive_jax.load_encoder."
+            f"encoder.name of {path} is {name!r}; --mode=export writes ResNets, and ViTs of encoder.variant=class_token"
+            f" with heads of {vit_names.HEAD} and trained patches, whose array names PyTorch's libraries share. Use"
+            " --mode=embed for features, or contrastive_jax.load_encoder."
         )
     if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
@@ -54,18 +60,24 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
             f" {'; '.join(otherwise)}. To export it anyway, for this package or a model with the same"
             " changes (docs/export.md), set export.architecture=own."
         )
+    folder = workdir if output is None else output
     if distributed.first():
-        workdirs.check_writable(workdir)
+        workdirs.check_writable(workdir, output)
     saved = encoder.read(path, modules=("encoder",))
     params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
     metadata = about(saved, settings)
-    file = pathlib.Path(workdir, FILE)
+    file = pathlib.Path(folder, FILE)
     if distributed.first():
         weights.save(file, params, stats, metadata)
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
+        what = (
+            f"ViT of {shown['layers']} blocks, patches of {shown['patch']} pixels"
+            if _is_timms(trained)
+            else f"ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']}"
+        )
         workdirs.log(
-            f"{remote.place(workdir, FILE)}: ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']},"
+            f"{remote.place(folder, FILE)}: {what},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"
         )
@@ -74,7 +86,10 @@ def export(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
 
 def differences(settings: Settings) -> list[str]:
     """Return the differences from torchvision's model that change the output without an error, as clauses."""
-    options, differing = settings.encoder.options, []
+    options = settings.encoder.options
+    differing: list[str] = []
+    if _is_timms(settings):
+        return differing
     if options["variant"] == "simclr" and options["depth"] < 50:
         differing.append(
             "encoder.variant='simclr' has a projection shortcut in the first block, torchvision's has none"
@@ -97,17 +112,18 @@ def about(saved: encoder.Saved, command: Settings) -> dict[str, Any]:
     trained = saved.settings
     network = encoder.network_of(trained.replaced(projector={"layers": 0}, predictor={"layers": 0}))
     section = encoder.view_of(saved, command)
-    if section is not None and "size" not in section:
+    if "size" not in section:
         raise ValueError(
             f"augment.preset is {section['preset']!r}; --mode=export writes encoders of images only."
         )
     evaluate = trained.only("evaluate").pop("evaluate", {}) | {"size": 0}  # 0: augment.size
-    image = (section["size"], section["size"], saved.example.shape[2])
+    channels = saved.example.channels
+    image = (section["size"], section["size"], channels)
     return {
         "encoder": trained.only("encoder").pop("encoder")
-        | {"epsilon": _epsilon(trained), "channels": saved.example.shape[2], "dtype": trained.dtype}
+        | {"epsilon": _epsilon(trained), "channels": channels, "dtype": trained.dtype}
         | {"features": network.width(image)},
-        "preprocessing": preprocessing(section, saved.example.shape[2]),
+        "preprocessing": preprocessing(section, channels),
         "config": trained.to_dict() | {"augment": dict(section), "evaluate": evaluate},
         "step": saved.step,
     }
@@ -140,5 +156,15 @@ def preprocessing(section: Mapping[str, Any], channels: int) -> dict[str, Any]:
     }
 
 
+def _is_timms(settings: Settings) -> bool:
+    """Return whether the encoder is a ViT whose arrays have names in timm."""
+    options = settings.encoder.options
+    if settings.encoder.name != "vit" or options.get("variant", "mean") != "class_token":
+        return False
+    return options["dim"] == vit_names.HEAD * options["heads"] and not options["frozen_patches"]
+
+
 def _epsilon(settings: Settings) -> float:
+    if settings.encoder.name == "vit":
+        return vit.EPSILON
     return norm.norm(**settings.norm.options).epsilon

@@ -24,8 +24,10 @@ GAP = 4
 
 
 @remote.supports_remote
-def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
-    """Write ``<workdir>/preview.png`` and return its path; no network is built.
+def preview(
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False, output: str | None = None
+) -> str:
+    """Write ``preview.png`` and return its path; no network is built.
 
     Each row shows one of the first images of training: its evaluation view, then its training views of the
     first ``preview.draws`` epochs, local ones last, bit-identical to the run's. Normalization is undone. Of more
@@ -34,7 +36,8 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
 
     Args:
       config: ``preview.images`` sets the number of rows, ``preview.draws`` the number of epochs.
-      workdir: directory of the run; created if missing.
+      workdir: directory of the run.
+      output: folder to write to, created if missing; default: the workdir.
       quiet: do not log the path of the sheet.
 
     Raises:
@@ -53,7 +56,7 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
         raise ValueError(
             f"preview.images is {rows}; it must be at most {count}, the number of training images."
         )
-    workdirs.check_writable(workdir)
+    folder = workdirs.check_writable(workdir, output)
     ids, _ = data.rows(settings.seed, count, 0, rows)
     seen, (views, *local), labels, groups = shown(settings, source.train, ids)
     captions = [caption(*row, source.classes) for row in zip(ids, groups, labels, strict=True)]
@@ -64,10 +67,10 @@ def preview(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool =
     )
     local = [images[..., : views.shape[-1]] for images in local]
     sheet = contact_sheet(f"{source.name}, {section.name}: {options}", captions, seen, views, *local)
-    path = epath.Path(workdir) / "preview.png"
+    path = epath.Path(folder) / "preview.png"
     with workdirs.replacing(path) as temporary:
         sheet.save(temporary, "PNG")
-    place = str(remote.place(workdir, path.name))
+    place = str(remote.place(folder, path.name))
     if not quiet:
         workdirs.log(f"{len(ids)} images with their views: {place}")
     return place

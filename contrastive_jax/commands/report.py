@@ -65,16 +65,23 @@ class Shown(NamedTuple):
     seen: Seen | str  # str: why there are no images
 
 
-def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False) -> str:
+def report(
+    config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = False, output: str | None = None
+) -> str:
     """Write the page of one run, or of several side by side, and return its path.
+
+    The page is ``report.html``. Further runs, and options that differ from their defaults, are in its name
+    (``report_with_B_map-pca.html``): a page replaces the page of the same runs with the same options alone.
 
     Args:
       config: only its section ``report`` is used; each run's own config is in its workdir.
       workdir: one workdir, or several separated by commas; a workdir of replicas includes all of them.
       quiet: do not log the path of the page.
+      output: folder for the page, whose name then has the first run too (``report_A.html``); default: the first
+        workdir.
 
     Raises:
-      ValueError: an option out of range, a layer that no run has, or no workdir.
+      ValueError: an option out of range, a layer that no run has, no workdir, or a run that is given twice.
       FileNotFoundError: a workdir without a run.
     """
     options = check(configs.as_settings(config).report)
@@ -90,12 +97,14 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
         paths: list[tuple[Any, pathlib.Path]] = []  # per run: its folder, and the path to name it by
         for path, part in zip(folders, map(pathlib.Path, given), strict=True):
             paths += [(run, part / run.name) for run in replicas.folders(path)] or [(path, part)]
+        _check_once([path for path, _ in paths])
         for path, _ in paths:
             if not pathlib.Path(path, "config.json").is_file():
                 raise FileNotFoundError(f"{path} does not hold a run: it has no config.json.")
         check_layer(options.layer, [path for path, _ in paths])
+        folder = folders[0] if output is None else copies.enter_context(remote.mirrored(output))
         if distributed.first():
-            workdirs.check_writable(folders[0])
+            workdirs.check_writable(folder, None if output is None else folder)
         runs = [
             read(path, name, COLOURS[i % len(COLOURS)], options, log)
             for i, ((path, _), name) in enumerate(
@@ -107,19 +116,38 @@ def report(config: Settings | Mapping[str, Any], workdir: str, *, quiet: bool = 
             differences = replicas.differences(path)
             several, left = left[: len(differences) or 1], left[len(differences) or 1 :]
             means += over_seeds_of(name, several, differences)
-        file = pathlib.Path(folders[0], file_name([path.name for path in map(pathlib.Path, given)]))
+        called = [
+            pathlib.Path(part if remote.is_remote(part) else os.path.realpath(part)).name for part in given
+        ]
+        file = pathlib.Path(folder, file_name(called, options, first=output is not None))
         if distributed.first():
             workdirs.write_text(file, page(runs, options, means))
-            log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folders[0], file.name)}")
-        return str(remote.place(folders[0], file.name))
+            log(f"report of {', '.join(run.name for run in runs)}: {remote.place(folder, file.name)}")
+        return str(remote.place(folder, file.name))
 
 
-def file_name(folders: Sequence[str]) -> str:
-    """Return the file name of the page, so that a comparison overwrites no other page in the first folder."""
-    others = "_".join(re.sub(r"[^\w.+=-]", "-", name) for name in folders[1:])
-    if len(others) > 120:
-        others = f"{others[:100]}_{hashlib.sha256(others.encode()).hexdigest()[:8]}"
-    return f"report_with_{others}.html" if others else "report.html"
+def file_name(folders: Sequence[str], options: sections.Report, first: bool = False) -> str:
+    """Return the file name of the page, which tells pages of other runs and other options apart.
+
+    ``first``: whether the name has the first run too, as in a folder that is not its workdir.
+    """
+    changed = {
+        name: value for name, value in vars(options).items() if value != getattr(sections.Report, name)
+    }
+    words = [*folders[:first], *(["with", *folders[1:]] if folders[1:] else [])]
+    words += [f"{name}-{value}" for name, value in changed.items()]
+    text = "_".join(re.sub(r"[^\w.+=-]", "-", word) for word in words)
+    if len(text) > 120:
+        text = f"{text[:100]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"report_{text}.html" if text else "report.html"
+
+
+def _check_once(runs: Sequence[Any]) -> None:
+    """Raise ValueError if a run is given twice."""
+    places = [os.path.realpath(run) for run in runs]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise ValueError(f"--workdir names the run {runs[number]} twice; name each run once.")
 
 
 def check(options: sections.Report) -> sections.Report:
@@ -142,7 +170,8 @@ def check_layer(layer: str, runs: Sequence[Any]) -> None:
     read = (configs.saved_settings(configs.load(str(pathlib.Path(run)))) for run in runs)
     known = list(map(encoder.known_layers, read))
     if not any(layer in layers for layers in known):
-        raise ValueError(f"report.layer is {layer!r}; it must be one of {', '.join(max(known, key=len))}.")
+        most = max(known, key=lambda layers: len(layers))
+        raise ValueError(f"report.layer is {layer!r}; it must be one of {', '.join(most)}.")
 
 
 def names(paths: Sequence[pathlib.Path]) -> list[str]:
@@ -184,17 +213,16 @@ def read(
             f" {error}); it is left out."
         )
         evaluations = judged(settings, result, {})
+    seen: Seen | str
     try:
         seen = features_of(workdir, settings, options)
     except (OSError, ValueError, RuntimeError) as error:  # no checkpoint yet, or a missing data set
-        seen = str(error)
+        seen = workdirs.shareable(str(error))
         log(f"{workdir}: the report shows no images: {error}")
-    if isinstance(seen, str):
-        seen = workdirs.shareable(seen)
-    place, config, *told = map(
+    place, config, records, result, evaluations = map(
         workdirs.shareable, (str(workdir), settings.to_dict(), records, result, evaluations)
     )
-    return Shown(name, colour, place, configs.saved_settings(config), *told, seen)  # type: ignore[call-arg]
+    return Shown(name, colour, place, configs.saved_settings(config), records, result, evaluations, seen)
 
 
 def _readable(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def named(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]
         option = f"{path}{key}"
         if isinstance(value, Mapping):
             yield from named(value, f"{option}.")
-        if key in ("name", "preset") and path and is_own(value):
+        if (key in ("name", "preset") and path or option == "log.on_log") and is_own(value):
             yield option, value
         if path == "loss." and is_own(key):
             yield option, key.replace("/", ".")

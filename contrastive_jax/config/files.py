@@ -61,11 +61,12 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
     return ConfigDict(options)
 
 
-def _number(key: str, text: str, kind: type) -> int | float:
+def _number(key: str, text: str, kind: type[int] | type[float]) -> int | float:
+    value: Any = None
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        value = None
+        pass
     if type(value) is not kind and not (kind is float and type(value) is int):  # 2.7 and True are not int
         expected = "a whole number" if kind is int else "a number"
         raise ValueError(f"config argument {key}={text!r}; it must be {expected}.")
@@ -133,7 +134,9 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
       ValueError: there is no such config, it cannot be read, or it names a function that the user has not
         allowed (:mod:`contrastive_jax.config.approval`).
     """
-    address, path, arg = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL).groups()
+    match = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL)
+    assert match is not None  # every text matches
+    address, path, arg = match.groups()
     try:
         file = epath.Path(address + path if address else os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
@@ -206,6 +209,7 @@ def _module(file: pathlib.Path) -> ModuleType:
     if file.resolve().parent not in _of_the_package():
         use_folders()  # it may import modules from the folder in which the command was started
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # the file ends in .py
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -4,11 +4,16 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ml_collections import ConfigDict
 
 from contrastive_jax.config.settings import completed, plain
+
+if TYPE_CHECKING:
+    from contrastive_jax.config.resolved import Settings
+
+    Config: TypeAlias = Mapping[str, Any] | ConfigDict | Settings
 
 # Prefixes of leaves that do not affect the numbers of training. All other leaves identify a run.
 RESOURCES = (
@@ -56,9 +61,9 @@ def _under(prefixes: tuple[str, ...]) -> re.Pattern:
     return re.compile("|".join(rf"{re.escape(prefix)}(\.|$)" for prefix in prefixes))
 
 
-def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves(config: "Config", prefix: str = "") -> dict[str, Any]:
     """Return the leaves of a config, ``section.option`` -> value."""
-    by_name = {}
+    by_name: dict[str, Any] = {}
     for name, value in (config if isinstance(config, Mapping | ConfigDict) else config.to_dict()).items():
         if isinstance(value, Mapping | ConfigDict):
             by_name |= leaves(value, f"{prefix}{name}.")
@@ -67,7 +72,7 @@ def leaves(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return by_name
 
 
-def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def diff(first: "Config", second: "Config") -> dict[str, tuple[Any, Any]]:
     """Find the leaves in which two configs differ: ``section.option`` -> (first, second), ABSENT if missing."""
     one, two = leaves(first), leaves(second)
     names = [*one, *(name for name in two if name not in one)]
@@ -78,7 +83,7 @@ def diff(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, tuple
     }
 
 
-def diff_text(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
+def diff_text(first: "Config", second: "Config") -> str:
     """Return :func:`diff` as text, one line per leaf."""
     return "".join(f"{name}: {one!r} -> {two!r}\n" for name, (one, two) in diff(first, second).items())
 
@@ -97,7 +102,7 @@ def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[
     return {name: change for name, change in changes.items() if not may_change(name)}
 
 
-def fingerprint(config: Mapping[str, Any]) -> str:
+def fingerprint(config: "Config") -> str:
     """Return eight hexadecimal digits that hash the leaves that affect a run's numbers, except its duration."""
     other = _under((*RESOURCES, *PRESENTATION, "train.duration"))
     of_the_run = {

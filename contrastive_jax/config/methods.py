@@ -5,6 +5,8 @@ section; in other sections a method sets single leaves. The values are those pub
 scale queue and alpha.
 """
 
+from typing import Any
+
 EMA = {"name": "ema", "decay": 0.999}
 ONE_WAY_MOMENTUM = {"target": EMA, "directions": "one_way"}
 MLP_WITHOUT_NORM = {"layers": 2, "norm": "none"}
@@ -54,7 +56,7 @@ def generalized(prior: str, weight: float) -> dict:
     }
 
 
-METHODS = {
+METHODS: dict[str, dict[str, Any]] = {
     "simclr": {},
     # FlatNCE (Chen et al. 2021)
     "flatclr": {"loss": {"flat_nce": 1.0}},

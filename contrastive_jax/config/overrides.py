@@ -119,7 +119,7 @@ def _own_functions(name: str, text: str) -> list[str]:
     if isinstance(literal, Mapping):
         return [function for _, function in approval.named({section: literal})]
     named = [_term(key)[0].replace("/", ".")] if section == "loss" and key else []
-    named += [text] if key in ("", "name", "preset") or section == "evaluators" else []
+    named += [text] if key in ("", "name", "preset", "on_log") or section == "evaluators" else []
     return [function for function in named if approval.is_name(function)]
 
 

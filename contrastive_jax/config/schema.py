@@ -8,7 +8,7 @@ function takes are in ``LEAVES``.
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ml_collections import ConfigDict
@@ -64,7 +64,9 @@ def entries(text: str | None) -> dict[str, str]:
     lines = inspect.cleandoc(text or "").splitlines()
     if "Args:" not in lines:
         return {}
-    texts, names, indent = {}, [], None
+    texts: dict[str, str] = {}
+    names: list[str] = []
+    indent = None
     for line in lines[lines.index("Args:") + 1 :]:
         depth = len(line) - len(line.lstrip())
         if line.strip() and not depth:
@@ -87,7 +89,7 @@ def _plain(text: str) -> str:
 def meanings(function: Callable) -> dict[str, str]:
     """Return the meanings of a function's options, from its docstring or else its module's."""
     module = inspect.getmodule(function)
-    known = entries(module and module.__doc__) | entries(function.__doc__)
+    known = entries(module.__doc__ if module else None) | entries(function.__doc__)
     return {name: known.get(name, "") for name in parameters(function)}
 
 
@@ -132,6 +134,7 @@ def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) ->
     """Return the functions that take the options of the section at ``path`` in the config ``settings``."""
     section, _, key = path.partition(".")
     find = find or Finder()
+    takers: Sequence[Callable | None]
     try:
         if section == "loss":
             takers = [find("loss", key)]
@@ -145,7 +148,7 @@ def named(settings: Mapping[str, Any], path: str, find: Finder | None = None) ->
             takers = [SECTIONS[section]]
     except (KeyError, ValueError, ImportError, AttributeError):
         return ()
-    return tuple(filter(None, takers))
+    return tuple(taker for taker in takers if taker is not None)
 
 
 def option_of(settings: Mapping[str, Any], leaf: str, find: Finder | None = None) -> Option:

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated, Any, Literal
 
-from contrastive_jax.evaluators import ROWS
+from contrastive_jax.evaluators.columns import ROWS, RowName
 from contrastive_jax.evaluators.table import METRICS
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, NonNegative, parameters
 
@@ -88,7 +88,7 @@ class Evaluate:
     every: str = "0 epochs"
     look: tuple[str, ...] = ("knn",)
     final: bool = True
-    rows: tuple[Literal["trained", "untrained", "raw pixels"], ...] = ROWS
+    rows: tuple[RowName, ...] = ROWS
     metric: Literal["auto", *METRICS] = "auto"  # type: ignore[valid-type]
     batch_size: Count = 512
     checkpoint: str = ""
@@ -103,11 +103,14 @@ class Log:
       every: number of steps between log points.
       tensorboard: whether to write TensorBoard files; needs the extra ``tf``.
       wandb: Weights & Biases project to log to; needs the extra ``wandb``; "": none.
+      on_log: your function, ``module:function``, called with the step and the metrics of every record; it may
+          return "stop" to end training; "": none.
     """
 
     every: Count = 10
     tensorboard: bool = True
     wandb: str = ""
+    on_log: str = ""
 
 
 @section
@@ -130,7 +133,7 @@ class Init:
     """Weights that the run starts from.
 
     Args:
-      checkpoint: workdir or weights file to initialize the encoder from; '': random weights.
+      checkpoint: workdir or weights file (.safetensors, .pth) to initialize the encoder from; '': random weights.
     """
 
     checkpoint: str = ""
@@ -178,8 +181,8 @@ class Export:
     """The file of ``--mode=export``.
 
     Args:
-      architecture: naming of the exported weights: torchvision, or own for encoders that torchvision would
-          compute differently.
+      architecture: whether to refuse a ResNet that torchvision would compute differently (torchvision) or to
+          write it (own).
     """
 
     architecture: Literal["torchvision", "own"] = "torchvision"

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any
 
 from contrastive_jax import lookup
 from contrastive_jax.conformance.specs import SPECS
@@ -52,7 +53,9 @@ def parse(words: Sequence[str]) -> tuple[str, dict]:
     Raises:
       ValueError: an option is unknown, has no value or one of the wrong type, or a required one is missing.
     """
-    names, arguments, loss_options = [], {}, {}
+    names: list[str] = []
+    arguments: dict[str, Any] = {}
+    loss_options: dict[str, float] = {}
     words = list(words)
     while words:
         word = words.pop(0)

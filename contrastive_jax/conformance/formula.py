@@ -62,7 +62,7 @@ def refuse(session: Session, *fields: str) -> None:
         if words := mistake(session, field):
             batch = session.arrays(inputs.SMALL)
             usual = session.spec.usual()
-            right = Variant(**{**usual.__dict__, "score": session.convention.variant.score})
+            right = Variant(**{**usual.__dict__, "score": session.form.variant.score})
             expected, _ = session.expected(batch, variant=right)
             found = session.call(batch)
             raise Failed(
@@ -155,14 +155,14 @@ def value(session: Session):
 def convention(session: Session):
     """Return the factor and the description of the convention."""
     refuse(session, "temperature")
-    form = session.convention
+    form = session.form
     rows, queries = inputs.MIDDLE[0], session.queries(session.arrays(), form.variant)
     return form.factor.of(rows, queries, session.working_tau), described(session)
 
 
 def described(session: Session) -> str:
     """Return the convention in words."""
-    form, spec = session.convention, session.spec
+    form, spec = session.form, session.spec
     words = [f"your loss is {form.factor.words}"]
     if spec.kind == PAIRS and "candidates" in spec.allowed:
         words.append(
@@ -233,7 +233,7 @@ def candidates(session: Session):
     refuse(session, "candidates", "sums")
     number = session.arrays()[0].shape[0]
     return float(
-        2 * number - 2 if session.convention.variant.candidates == "both" else number - 1
+        2 * number - 2 if session.form.variant.candidates == "both" else number - 1
     ), "negatives per query at N = 6"
 
 
@@ -243,7 +243,7 @@ def self_pair(session: Session):
     if "own" not in session.spec.mistakes:
         raise NotApplicable("no query is among the candidates of this loss")
     refuse(session, "own")
-    if session.spec.kind == PAIRS and session.convention.variant.candidates == "other":
+    if session.spec.kind == PAIRS and session.form.variant.candidates == "other":
         raise NotApplicable("candidates are from the other view, which does not contain the query")
     return None, ""
 
@@ -254,7 +254,7 @@ def positive(session: Session):
     if "positive" not in session.spec.mistakes:
         raise NotApplicable("the loss has one form")
     refuse(session, "positive")
-    return None, f"the positive is {session.convention.variant.positive} the sum"
+    return None, f"the positive is {session.form.variant.positive} the sum"
 
 
 @check(
@@ -291,7 +291,7 @@ def several_positives(session: Session):
         "in_sum": "summed inside the logarithm",
         "sincere": "one by one, without the other positives",
         "pairs": "all pairs have equal weight",
-    }[session.convention.variant.reading]
+    }[session.form.variant.reading]
 
 
 @check(
@@ -312,11 +312,11 @@ def class_of_one(session: Session):
             batch,
             session.working_tau,
         )
-    form, seen = session.convention, {}
+    form, seen = session.form, {}
     for lone in session.spec.allowed.get("lone", ("left_out",)):
         variant = Variant(**{**form.variant.__dict__, "lone": lone})
         seen[lone] = max(session.compared(outcome, session.expected(batch, variant=variant)))
-    best = min(seen, key=seen.get)
+    best = min(seen, key=lambda lone: seen[lone])
     if seen[best] > GRADIENT:
         raise Failed(
             "rows without a positive are neither left out of the mean nor counted as 0 in it",
@@ -411,7 +411,7 @@ def detached_parts(session: Session):
         return right, f"held: {session.spec.parts}"
     _, other = session.compared(
         outcome,
-        session.expected(batch, variant=Variant(**{**session.convention.variant.__dict__, "held": False})),
+        session.expected(batch, variant=Variant(**{**session.form.variant.__dict__, "held": False})),
     )
     if right > GRADIENT and other < GRADIENT:
         raise Failed(

@@ -170,13 +170,18 @@ class Session:
         """Return the float64 reference loss, a function of the arrays."""
         return lambda *arrays: self.spec.loss(*arrays, tau, variant, **self.options)
 
+    @property
+    def form(self) -> Convention:
+        """The convention, for checks that need one."""
+        if self.convention is None:
+            raise RuntimeError("no convention was found")
+        return self.convention
+
     def expected(
         self, arrays: Sequence[Array], tau: float | None = None, variant: Variant | None = None
     ) -> tuple[float, list[Array]]:
         """Return the exact value and gradients in the function's convention, or in another ``variant``."""
-        convention = self.convention
-        if convention is None:
-            raise RuntimeError("no convention was found")
+        convention = self.form
         variant = convention.variant if variant is None else variant
         tau = self.working_tau if tau is None else tau
         loss = self.reference(variant, tau)
@@ -188,8 +193,7 @@ class Session:
 
     def expected_slope(self, arrays: Sequence[Array]) -> float:
         """Return the exact derivative with respect to the temperature argument."""
-        convention = self.convention
-        assert convention is not None
+        convention = self.form
         tau = self.working_tau
         complex_tau = tau + 1j * references.STEP
         derivative = np.imag(self.spec.loss(*arrays, complex_tau, convention.variant, **self.options))

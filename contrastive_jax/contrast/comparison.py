@@ -67,6 +67,8 @@ class Comparison:
 
     def above(self, multiple: float = 1.0) -> Array:
         """Return logsumexp over all positives of multiple * (score - positive) / tau, [B, V]; 0 for one."""
+        if self.further is None:
+            return jnp.zeros_like(self.positive)
         logsumexp = self.further.logsumexp[self.multiples.index(multiple)]
         some = self.further.count > 0
         return jnp.where(some, jax.nn.softplus(jnp.where(some, logsumexp, 0.0)), 0.0)

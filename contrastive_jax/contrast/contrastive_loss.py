@@ -29,8 +29,7 @@ from contrastive_jax.contrast.arguments import (
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, Pairs, cosine, dot, ordered_pairs
 from contrastive_jax.contrast.margin import Margin
-from contrastive_jax.contrast.negatives import AllNegatives
-from contrastive_jax.contrast.negatives import all as all_negatives
+from contrastive_jax.contrast.negatives import AllNegatives, Rule
 from contrastive_jax.contrast.negatives import random as sampled_negatives
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
@@ -422,26 +421,24 @@ def contrastive_loss(
     embed, number = SCORES[score], len(pairs)
     sought = len({k for _, k in pairs})
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
-    if queue is not None and queue_group is None:
-        group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
-    group = sharding.shard_batch(group)
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
-    extra = None if queue is None else sharding.replicate(Pool(embed(queue), queue_group))
+    extra = None
+    if queue is not None:
+        if queue_group is None:
+            group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
+        extra = sharding.replicate(Pool(embed(queue), queue_group))
+    group = sharding.shard_batch(group)
     pools = _pools(candidates, rows, sought, extra)
     if engine == RING:
         pools = _sharded(pools, candidates)
     if positives is not None:
         views = {"both_views": tuple(range(keys.shape[1])), "queue": ()}.get(candidates, (None,))
         pools = _with_rows(pools, rows, views, pairs)
-    if engine == RING:
-        choose = lambda rng, group, pools, same_group: [  # noqa: E731
-            AllNegatives(group, pool, same_group, RING) for pool in pools
-        ]
-        key = jax.random.key(0)  # not drawn from
-    elif negatives is None:
-        choose, key = all_negatives(engine=engine), jax.random.key(0)  # not drawn from
-    else:
+    choose: Rule = lambda rng, group, pools, same_group: [  # noqa: E731
+        AllNegatives(group, pool, same_group, engine) for pool in pools
+    ]
+    if negatives is not None:
         choose = sampled_negatives(k=negatives, shared=shared)
         if negatives > (most := pools.most(keys.shape[1])):
             raise ValueError(
@@ -460,11 +457,12 @@ def contrastive_loss(
         transform=transform or Transform(),
         pairs=pairs,
     )
+    rng = jax.random.key(0) if key is None else key  # not drawn from where all are negatives
     exact = jnp.promote_types(jnp.promote_types(queries.dtype, keys.dtype), jnp.float32)
     same = queries is keys
     queries = queries.astype(exact)  # here, so that gradients are summed before rounding
     keys = queries if same else keys.astype(exact)
-    comparison, _ = compare(queries, keys, group, ((), ()), jnp.zeros((), jnp.int32), key)
+    comparison, _ = compare(queries, keys, group, ((), ()), jnp.zeros((), jnp.int32), rng)
     values = term.values(comparison, {})  # [N, V]
     if jnp.shape(values) != (rows, number):
         raise ValueError(
@@ -594,6 +592,8 @@ def _places(group: Array) -> Array:
 
 def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
     """Return the source of candidates, with the ``extra`` ones after those of the batch."""
+    if extra is None:
+        return SOURCES[name](rows, directions)
     if name == "queue":
         return Candidates(
             lambda rng, width: (),
@@ -602,8 +602,6 @@ def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candida
             lambda views: extra.group.size,
         )
     batch = SOURCES[name](rows, directions)
-    if extra is None:
-        return batch
 
     def apply(*step):
         pools, state = batch.apply(*step)

@@ -41,9 +41,9 @@ class AllNegatives:
     ) -> Negatives:
         """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return negative_statistics(
-            *(query, self.group, self.pool, scale, positive),
-            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
-        )
+            query, self.group, self.pool, scale, positive,
+            engine=self.engine, same_group=self.same_group, transformed=transformed,
+        )  # fmt: skip
 
     def several(
         self,
@@ -59,9 +59,9 @@ class AllNegatives:
         Further positives are candidates of the query's ``group`` [Q] from another example than its ``row`` [Q].
         """
         return several_statistics(
-            *(query, group, row, self.pool, scale, positive),
-            **{"engine": self.engine, "same_group": self.same_group, "transformed": transformed},
-        )
+            query, group, row, self.pool, scale, positive,
+            engine=self.engine, same_group=self.same_group, transformed=transformed,
+        )  # fmt: skip
 
     def scores(self, query: Array) -> Array:
         """Return scores [Q, M], -inf for candidates that are not permitted."""

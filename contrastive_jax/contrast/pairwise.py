@@ -207,8 +207,8 @@ def sigmoid_loss(
     if a.ndim != 2 or a.shape != b.shape or not a.size:
         raise ValueError(f"sigmoid_loss: a {a.shape} and b {b.shape} must both be [N, D], not empty.")
     one_of("sigmoid_loss.score", score, SCORES)
-    ids = jnp.arange(a.shape[0], dtype=jnp.int32) if positives is None else positives
-    (ids,) = ids_of("sigmoid_loss", positives=ids)
+    (given,) = ids_of("sigmoid_loss", positives=positives)
+    ids = jnp.arange(a.shape[0], dtype=jnp.int32) if given is None else given
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
@@ -225,8 +225,7 @@ def sigmoid_loss(
     pool = Pool(gather(key), gather(ids))
     level = nothing + jnp.asarray(bias).astype(dtype)
     sums = pair_sums(
-        *(query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, reference),
-        **{"sides": "both", "engine": engine},
+        query, sharding.shard_batch(ids), None, pool, 1.0 / tau, level, reference, sides="both", engine=engine
     )
     return sums[0]
 

@@ -671,7 +671,7 @@ def _compute_dtype(*arrays: Array) -> jnp.dtype:
 
 def _floating(
     query: Array, key: Array, scale: Array, reference: Array | None, transformed: Transformed | None = None
-) -> tuple[Array | None, ...]:
+) -> tuple[Array, Array, Array, Array, Array | None, Array | None]:
     """Convert arguments to one floating type and to the layout of the engines.
 
     Queries are sharded by rows, scales are [S], and the reference is [Q]; with a transform, so are the positive

@@ -13,8 +13,8 @@ from contrastive_jax.data.resident import Resident
 from contrastive_jax.data.same import contents, differing
 from contrastive_jax.data.scikit_digits import digits
 from contrastive_jax.data.sources import find, from_arrays, known, load, stand_in
-from contrastive_jax.data.split import Source, Split, files_digest
-from contrastive_jax.data.storage import feed, feed_shapes
+from contrastive_jax.data.split import Split, files_digest
+from contrastive_jax.data.storage import Source, feed, feed_shapes
 from contrastive_jax.data.stream import Stream, Streamed, WorkerDied
 from contrastive_jax.data.tfds_images import tfds
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from contrastive_jax.data.split import Source, Split, held_out, numbers, stratified
+from contrastive_jax.data.split import Split, numbers, stratified
+from contrastive_jax.data.storage import Source, held_out
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 from contrastive_jax.lookup import near
 
@@ -91,7 +92,7 @@ def arrays(
     for option, array, rows in (
         ("label_key", y, x),
         ("group_key", group, x),
-        ("test_label_key", test_y, test_x),
+        ("test_label_key", test_y, x if test_x is None else test_x),
     ):
         if array is not None and (not array.ndim or len(array) != len(rows)):
             raise ValueError(

@@ -16,7 +16,8 @@ from contrastive_jax.data import pixels
 from contrastive_jax.data.composite_records import Overlaid
 from contrastive_jax.data.composites import Bits, Canvas, Made, NinePlaces, starts
 from contrastive_jax.data.order import drawn, entropy, raw, stream
-from contrastive_jax.data.split import Source, Split
+from contrastive_jax.data.split import Split
+from contrastive_jax.data.storage import Source
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.kinds import Count, CountOrZero, Ge, Le, checked
 
@@ -133,12 +134,12 @@ def multi_digits(
     for name, value in (("size", size), ("second_size", second_size)):
         if value > side:
             raise ValueError(f"compose.{name} is {value}; it must be at most compose.side, {side}.")
-    _digits(source, "data.name")
-    if size == 0 and source.train.shape[0] > side:
+    parts = _digits(source, "data.name")
+    if size == 0 and parts[TRAIN].shape[0] > side:
         raise ValueError(
-            f"compose.side is {side}; it must be at least {source.train.shape[0]}, the pixels of a digit."
+            f"compose.side is {side}; it must be at least {parts[TRAIN].shape[0]}, the pixels of a digit."
         )
-    size = size or source.train.shape[0]
+    size = size or parts[TRAIN].shape[0]
     sizes = (size, second_size) if second_size else (size,) * count
     if second_size and count != 2:
         raise ValueError(f"compose.second_size is {second_size}; it needs compose.count=2, not {count}.")
@@ -155,14 +156,12 @@ def multi_digits(
         )
 
     distinct = tuple(dict.fromkeys(sizes))
-    banks = {
-        split: [pixels.resized(_all(part), s) for s in distinct] for split, part in _parts(source).items()
-    }
+    banks = {split: [pixels.resized(_all(part), s) for s in distinct] for split, part in parts.items()}
     classes = len(source.classes)
 
     def squares(split: int, sizes: tuple[int, ...], purpose: str, total: int) -> tuple[Split, np.ndarray]:
         """Draw squares with digits of the given sizes; return them and the digits' labels [n, k]."""
-        part = _parts(source)[split]
+        part = parts[split]
         which = np.stack(
             [np.arange(total, dtype=np.int32) % len(part)]
             + [
@@ -177,7 +176,7 @@ def multi_digits(
         return Split(np.empty((total, 0, 0, 0), np.uint8), made=made), part.label[which]
 
     def several(split: int) -> Split:
-        total = (examples if split == TRAIN else 0) or len(_parts(source)[split])
+        total = (examples if split == TRAIN else 0) or len(parts[split])
         made, shown = squares(split, sizes, "several", total)
         label = np.zeros((total, classes * len(distinct)), np.uint8)
         for k, s in enumerate(sizes):
@@ -185,7 +184,7 @@ def multi_digits(
         return dataclasses.replace(made, label=label)
 
     def single(split: int, s: int) -> Split:
-        made, shown = squares(split, (s,), f"single {s}", len(_parts(source)[split]))
+        made, shown = squares(split, (s,), f"single {s}", len(parts[split]))
         return dataclasses.replace(made, label=shown[:, 0])
 
     tests = TEST in banks
@@ -236,26 +235,27 @@ def digit_on_image(
     """
     _images(source)
     bank = another(digits, dir)
-    _digits(bank, f"compose.digits={digits!r}")
-    if unique > len(bank.train):
+    shown = _digits(bank, f"compose.digits={digits!r}")
+    train_digits = shown[TRAIN]
+    if unique > len(train_digits):
         raise ValueError(
-            f"compose.unique is {unique}; it must be at most {len(bank.train)}, the number of training"
+            f"compose.unique is {unique}; it must be at most {len(train_digits)}, the number of training"
             " digits."
         )
-    if source.test is not None and bank.test is None:
+    if source.test is not None and TEST not in shown:
         raise ValueError(
             f"compose.digits is {digits!r}, which has no test digits; the test images of {source.name} need"
             " them."
         )
-    size = size or bank.train.shape[0]
-    chosen = np.argsort(raw(seed, stream("unique"), len(bank.train)), kind="stable")
+    size = size or train_digits.shape[0]
+    chosen = np.argsort(raw(seed, stream("unique"), len(train_digits)), kind="stable")
     options = size, side, overlap, seed
-    train, probe = _with_digits(source.train, bank.train[chosen[: unique or None]], TRAIN, *options)
+    train, probe = _with_digits(source.train, train_digits[chosen[: unique or None]], TRAIN, *options)
     if unique:
-        _, probe = _with_digits(source.train, bank.train[chosen], TRAIN, *options)
+        _, probe = _with_digits(source.train, train_digits[chosen], TRAIN, *options)
     test, test_probe = None, None
     if source.test is not None:
-        test, test_probe = _with_digits(source.test, bank.test, TEST, *options)
+        test, test_probe = _with_digits(source.test, shown[TEST], TEST, *options)
     return dataclasses.replace(
         source,
         name=f"{bank.name} on {source.name}",
@@ -326,10 +326,6 @@ def _places(
     return np.stack([cell // along, cell % along], axis=-1) * np.int32(sizes[0]) + np.int32(margin)
 
 
-def _parts(source: Source) -> dict[int, Split]:
-    return {number: part for number, part in ((TRAIN, source.train), (TEST, source.test)) if part}
-
-
 def _images(source: Source) -> None:
     """Refuse a data set whose examples are not images."""
     if not source.train.example.is_image:
@@ -338,10 +334,13 @@ def _images(source: Source) -> None:
         )
 
 
-def _digits(source: Source, option: str) -> None:
-    """Refuse a data set that cannot supply digits: square images in memory, one label each."""
+def _digits(source: Source, option: str) -> dict[int, Split]:
+    """Return the splits of a data set that can supply digits: square images in memory, one label each."""
     _images(source)
-    for part in _parts(source).values():
+    parts = {}
+    for number, part in ((TRAIN, source.train), (TEST, source.test)):
+        if part is None:
+            continue
         if not isinstance(part, Split):
             raise ValueError(f"{option}: {source.name} is streamed; digits must be in memory.")
         height, width, _ = part.shape
@@ -353,6 +352,8 @@ def _digits(source: Source, option: str) -> None:
             raise ValueError(
                 f"{option}: {source.name} has images without a single label; every digit must have one label."
             )
+        parts[number] = part
+    return parts
 
 
 def _bits(count: int, bits: int, seed: int, number: int) -> Made:

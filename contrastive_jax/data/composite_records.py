@@ -2,13 +2,13 @@
 
 import dataclasses
 import io
-from collections.abc import Sequence
 
 import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
+from contrastive_jax.data.split import Indices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +26,13 @@ class Overlaid:
     size: int
     made: Made
     label: np.ndarray | None = None
-    _replaced: bool = dataclasses.field(default=False, init=False)  # whether labels are replaced
+    _replacement: np.ndarray | None = dataclasses.field(default=None, init=False)  # None: labels are kept
 
     def __post_init__(self):
-        own = getattr(self.records, "label", None) if self.label is None else self.label
-        object.__setattr__(self, "label", own)
-        object.__setattr__(self, "_replaced", self.label is not getattr(self.records, "label", None))
+        known = getattr(self.records, "label", None)
+        label = known if self.label is None else self.label
+        object.__setattr__(self, "label", label)
+        object.__setattr__(self, "_replacement", None if label is known else label)
 
     @property
     def chunk(self) -> int:
@@ -46,12 +47,12 @@ class Overlaid:
     @property
     def label_shape(self) -> tuple[int, ...]:
         """() or, for a multi-label set, (C,)."""
-        return () if self._replaced else self.records.label_shape
+        return self.records.label_shape if self._replacement is None else ()
 
     @property
     def labelled(self) -> bool:
         """Return whether any image has a label."""
-        return self._replaced or self.records.labelled
+        return self._replacement is not None or self.records.labelled
 
     @property
     def labelled_rows(self) -> np.ndarray | None:
@@ -66,7 +67,7 @@ class Overlaid:
     def __len__(self) -> int:
         return len(self.records)
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order, with images as .npy files.
 
         Raises:
@@ -80,7 +81,7 @@ class Overlaid:
                 raise Unreadable(f"cannot read {self.name(row)}: {error}") from error
             file = io.BytesIO()
             np.save(file, self.made.images(image[None], np.array([row]))[0], allow_pickle=False)
-            label = int(self.label[row]) if self._replaced else record.label
+            label = record.label if self._replacement is None else int(self._replacement[row])
             records.append(Record(file.getvalue(), label, record.group))
         return records
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 
-from contrastive_jax.types import Array
+from contrastive_jax.types import AnyArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,9 @@ class Plain:
         """Return the shape (h, w, c) of a composed image, given the shape of a stored one."""
         return stored
 
-    def __call__(self, xp: ModuleType, image: Array, tables: tuple, bank: tuple, pick: Callable) -> Array:
+    def __call__(
+        self, xp: ModuleType, image: AnyArray, tables: tuple, bank: tuple, pick: Callable
+    ) -> AnyArray:
         """Compose a batch of images, uint8.
 
         Args:

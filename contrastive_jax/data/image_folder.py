@@ -14,8 +14,17 @@ import numpy as np
 from contrastive_jax.data import pixels
 from contrastive_jax.data.listing import Listing, read_listing
 from contrastive_jax.data.records import Record, Unreadable, opened
-from contrastive_jax.data.split import Source, held_out, stratified
-from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, White, stored
+from contrastive_jax.data.split import Indices, stratified
+from contrastive_jax.data.storage import (
+    Corrupt,
+    NumWorkers,
+    Resize,
+    Source,
+    Streaming,
+    White,
+    held_out,
+    stored,
+)
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
 EXTENSIONS = (
@@ -150,6 +159,7 @@ def folder(
         names = [
             folder_label(path, place, root) if label_key else ()
             for some, place in ((train, train_root), (test, test_root))
+            if place
             for path in some
         ]
     several = bool(listing and listing.several)
@@ -174,18 +184,11 @@ def folder(
         own = groups[rows] if group else np.arange(len(some), dtype=np.int32)
         return FolderRecords(root, some, label[rows], own, shape, white)
 
-    options = {
-        "size": size,
-        "memory_limit": memory_limit,
-        "stream": stream,
-        "workers": workers,
-        "corrupt": corrupt,
-        "resize": resize,
-    }
-    train, test = stored(
-        "folder", (records(~for_test), records(for_test) if for_test.any() else None), **options
-    )
-    return held_out(Source("folder", train, test, classes), validation)
+    splits = stored(
+        "folder", records(~for_test), records(for_test) if for_test.any() else None,
+        size=size, memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+    )  # fmt: skip
+    return held_out(Source("folder", *splits, classes), validation)
 
 
 class FolderRecords:
@@ -216,7 +219,7 @@ class FolderRecords:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order.
 
         Raises:
@@ -483,7 +486,7 @@ def group_array(paths: list[str], group: str, listing: Listing | None) -> np.nda
             ) from None
         matches = [pattern.search(path) for path in paths]
         names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in matches]
-    first = {}
+    first: dict[str, int] = {}
     numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
     if not first:
         where = "its column is empty" if listing and listing.grouped else "it matches no path"

@@ -101,7 +101,9 @@ def _read(
     label_key = _column(label_key, columns) or label_key
     grouped = bool(group) and group in columns
     needed = {"path_key": path_key, "label_key": label_key, "group": group if grouped else ""}
-    rows, places, several = {}, {}, bool(label_separator and label_key)
+    rows: dict[str, Row] = {}
+    places: dict[str, str] = {}
+    several = bool(label_separator and label_key)
     for place, entry in entries:
         for option, key in needed.items():
             if key and key not in entry:
@@ -110,7 +112,7 @@ def _read(
         if path in rows:
             raise ValueError(f"{path} occurs twice: {places[path]} and {place}")
         value = entry[label_key] if label_key else None
-        if several and label_separator:
+        if label_separator and value is not None:
             value = [part.strip() for part in value.split(label_separator) if part.strip()]
         several |= isinstance(value, list)
         own = entry[group] if grouped else None

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import io
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,8 +10,8 @@ from contrastive_jax.data.composites import Made, Noise
 from contrastive_jax.data.order import drawn, raw
 from contrastive_jax.data.order import stream as number_of
 from contrastive_jax.data.records import Record
-from contrastive_jax.data.split import Source, Split
-from contrastive_jax.data.storage import NumWorkers, Resize, Streaming
+from contrastive_jax.data.split import Indices, Split
+from contrastive_jax.data.storage import NumWorkers, Resize, Source, Streaming
 from contrastive_jax.data.stream import Streamed
 from contrastive_jax.data.tfds_images import registered
 from contrastive_jax.kinds import CountOrZero, checked
@@ -82,13 +81,14 @@ def synthetic(
     shape = (*shape[:2], channels or shape[2])
     names = tuple(map(str, range(classes))) if classes else names
     make = _streamed if stream == "on" else _resident
-    train, test = (
-        make(part, count, len(names), shape, size, workers, resize) if count else None
-        for part, count in zip(
-            ("train", "test"), _counts(like, train_split, test_split, examples, test_examples), strict=True
-        )
+    given = (len(names), shape, size, workers, resize)
+    train, test = _counts(like, train_split, test_split, examples, test_examples)
+    return Source(
+        f"synthetic images like {like}",
+        make("train", train, *given),
+        make("test", test, *given) if test else None,
+        names,
     )
-    return Source(f"synthetic images like {like}", train, test, names)
 
 
 @functools.cache
@@ -231,7 +231,7 @@ class Repeated:
     def __len__(self) -> int:
         return len(self.which)
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order."""
         labels = _labels(np.asarray(rows), self.classes).tolist()
         return [

@@ -31,12 +31,12 @@ class Header(NamedTuple):
     pages: bool = False  # whether it is a TIFF with several pages
 
 
-def gibibytes(count: int, shape: tuple[int, int, int]) -> float:
+def gibibytes(count: int, shape: tuple[int, ...]) -> float:
     """Return the memory of decoded images in GiB."""
     return count * int(np.prod(shape, dtype=np.int64)) / 2**30
 
 
-def check_memory(name: str, count: int, shape: tuple[int, int, int], memory_limit: float):
+def check_memory(name: str, count: int, shape: tuple[int, ...], memory_limit: float):
     """Refuse images that take more than ``memory_limit`` GiB, before the first is decoded."""
     need = gibibytes(count, shape)
     if need > memory_limit:

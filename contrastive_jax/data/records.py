@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from contrastive_jax.data.pixels import whole
-from contrastive_jax.data.split import Split
+from contrastive_jax.data.split import Indices, Split
 
 
 class Record(NamedTuple):
@@ -31,16 +31,19 @@ class Records(Protocol):
     """Encoded images of one split with random access.
 
     Picklable for worker processes; a file is opened when it is read, by the process that reads it.
-
-    Attributes:
-        shape: (height, width, channels) of a decoded image; height and width are None if images differ in size.
-        label_shape: () or, for a multi-label set, (C,).
-        chunk: number of records that are efficiently read at once.
     """
 
-    chunk: int
-    shape: tuple[int | None, int | None, int]
-    label_shape: tuple[int, ...]
+    @property
+    def shape(self) -> tuple[int | None, int | None, int]:
+        """(height, width, channels) of a decoded image; height and width are None if images differ in size."""
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """() or, for a multi-label set, (C,)."""
+
+    @property
+    def chunk(self) -> int:
+        """Number of records that are efficiently read at once."""
 
     @property
     def labelled(self) -> bool:
@@ -48,7 +51,7 @@ class Records(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order.
 
         Raises Unreadable for damaged records, naming the first. An OSError is not a fault of the record, and no
@@ -89,7 +92,9 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
             read.
     """
     count, (height, width, channels) = len(records), records.shape
-    image = np.empty((count, size or height, size or width, channels), np.uint8)
+    height, width = size or height, size or width
+    assert height and width, "records of several shapes need a size"
+    image = np.empty((count, height, width, channels), np.uint8)
     label = np.empty((count, *records.label_shape), np.uint8 if records.label_shape else np.int32)
     group = np.empty(count, np.int32)
     corrupt: dict[int, Unreadable] = {}

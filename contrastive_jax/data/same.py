@@ -47,8 +47,9 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
     stamps = _mapped(
         lambda part: _digest(_stamp(locate(row)) for row in range(part.start, part.stop)), len(train)
     )
-    same = known is not None and len(known.get("stamps", ())) == len(stamps)
-    before = dict(enumerate(zip(known["stamps"], known["rows"], strict=True))) if same else {}
+    before: dict[int, tuple[str, str]] = {}
+    if known is not None and len(known.get("stamps", ())) == len(stamps):
+        before = dict(enumerate(zip(known["stamps"], known["rows"], strict=True)))
     size = _groups(len(train))[0].stop
 
     def of_files(part: slice) -> str:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from contrastive_jax.data.split import Source, Split, held_out
+from contrastive_jax.data.split import Split
+from contrastive_jax.data.storage import Source, held_out
 from contrastive_jax.kinds import Decay, checked
 
 

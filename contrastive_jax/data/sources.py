@@ -11,8 +11,8 @@ from contrastive_jax.data.array_files import arrays
 from contrastive_jax.data.image_folder import folder
 from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.scikit_digits import digits
-from contrastive_jax.data.split import Source, Split, held_out, numbers
-from contrastive_jax.data.storage import streams
+from contrastive_jax.data.split import Split, numbers
+from contrastive_jax.data.storage import Source, held_out, one_shape, streams
 from contrastive_jax.data.tfds_images import tfds
 from contrastive_jax.kinds import parameters
 from contrastive_jax.lookup import check_options, variant
@@ -114,6 +114,6 @@ def stand_in(name: str, **options: Any) -> Source | None:
     source = synthetic(like=name, **taken | {"stream": "off"})
     count = sum(len(part) for part in (source.train, source.test) if part)
     shape = source.train.shape if options["size"] else facts(name, options["label_key"])[0]
-    if streams(options["stream"], count, shape, options["memory_limit"]):
+    if streams(options["stream"], count, one_shape(shape), options["memory_limit"]):
         source = synthetic(like=name, **taken | {"stream": "on"})
     return held_out(source, options["validation"])

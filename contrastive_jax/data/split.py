@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +18,7 @@ def files_digest(paths: np.ndarray | None) -> str | None:
     return hashlib.sha256("\0".join(paths).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+Indices = Sequence[int] | np.ndarray  # row numbers [n]
 STORED = (np.uint8, np.int32, np.float32)
 VALUES = 1 << 24  # number of values checked at once
 
@@ -58,7 +59,10 @@ def numbers(array: np.ndarray, what: str) -> np.ndarray:
     return array.astype(kind, copy=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+_AS_STORED = Made()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Split:
     """Examples of one split, in host memory. The position of an example is its id.
 
@@ -74,20 +78,27 @@ class Split:
     """
 
     image: np.ndarray
-    label: np.ndarray | None = None
-    group: np.ndarray | None = None
-    paths: np.ndarray | None = None
-    made: Made = Made()
+    label: np.ndarray
+    group: np.ndarray
+    paths: np.ndarray | None
+    made: Made
 
-    def __post_init__(self):
-        if self.image.dtype not in STORED or self.image.ndim < 2 or not len(self.image):
+    def __init__(
+        self,
+        image: np.ndarray,
+        label: np.ndarray | None = None,
+        group: np.ndarray | None = None,
+        paths: np.ndarray | None = None,
+        made: Made = _AS_STORED,
+    ):
+        if image.dtype not in STORED or image.ndim < 2 or not len(image):
             raise ValueError(
-                f"examples are {self.image.dtype} {list(self.image.shape)}; they must be [n, ...] of uint8, int32 or"
+                f"examples are {image.dtype} {list(image.shape)}; they must be [n, ...] of uint8, int32 or"
                 " float32, n > 0."
             )
-        n = len(self.image)
-        label = np.full(n, -1, np.int32) if self.label is None else np.asarray(self.label)
-        (group,) = narrow_ids(np.arange(n) if self.group is None else np.asarray(self.group))
+        n = len(image)
+        label = np.full(n, -1, np.int32) if label is None else np.asarray(label)
+        (group,) = narrow_ids(np.arange(n) if group is None else np.asarray(group))
         if label.dtype.kind not in "iub" and not np.all(label == np.floor(label)):
             raise ValueError(f"labels are {label.dtype}; they must be whole numbers")
         if label.ndim == 1 and not np.all((label >= -1) & (label < 2**31)):
@@ -101,8 +112,7 @@ class Split:
             raise ValueError(f"labels have shape {list(label.shape)}; {n} examples need [{n}] or [{n}, C]")
         if group.shape != (n,):
             raise ValueError(f"group has shape {list(group.shape)}; {n} examples need [{n}]")
-        object.__setattr__(self, "label", label)
-        object.__setattr__(self, "group", group)
+        vars(self).update(image=image, label=label, group=group, paths=paths, made=made)  # frozen from here
 
     def __len__(self) -> int:
         return len(self.image)
@@ -151,7 +161,7 @@ class Split:
         return view
 
     def batches(
-        self, batch_size: int, view: Callable, rows: Sequence[int] | None = None
+        self, batch_size: int, view: Callable, rows: Indices | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield examples [b, ...] and labels [b] of ``rows`` (default: all), in that order, for evaluation.
 
@@ -159,9 +169,9 @@ class Split:
         whole images, a streamed one (:class:`stream.Streamed`) yields images cropped and resized by ``view`` on
         the host.
         """
-        rows = np.arange(len(self)) if rows is None else np.asarray(rows)
-        for first in range(0, len(rows), batch_size):
-            some = rows[first : first + batch_size]
+        order = np.arange(len(self)) if rows is None else np.asarray(rows)
+        for first in range(0, len(order), batch_size):
+            some = order[first : first + batch_size]
             yield self.pictures(some), self.label[some]
 
     def drawn(self, view: Callable, rows: np.ndarray, *, seed: int, epoch: int) -> dict[str, np.ndarray]:
@@ -171,29 +181,6 @@ class Split:
         views.
         """
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A data set: training split, test split (or None) and class names.
-
-    Splits are resident (:class:`Split`) or streamed (:class:`stream.Streamed`).
-
-    Attributes:
-        probes: name -> (train, test), further images or labels to evaluate an encoder on; the entry "", if
-            present, replaces train and test in evaluation.
-    """
-
-    name: str
-    train: Split
-    test: Split | None
-    classes: tuple[str, ...]
-    probes: Mapping[str, tuple[Split, Split | None]] = dataclasses.field(default_factory=dict)
-
-    @property
-    def judged(self) -> dict[str, tuple[Split, Split | None]]:
-        """All (train, test) pairs to evaluate an encoder on; the first is "", for columns without a suffix."""
-        return {"": (self.train, self.test)} | dict(self.probes)
 
 
 def stratified(
@@ -226,20 +213,3 @@ def stratified(
         count = min(int(fraction * len(members) + 0.5), len(members) - int(value >= 0))
         test[members[np.argsort(draw[members], kind="stable")[:count]]] = True
     return test
-
-
-def held_out(source: Source, fraction: float) -> Source:
-    """Replace the test split by a stratified fraction of the training examples; 0 changes nothing."""
-    if not fraction:
-        return source
-    if not isinstance(source.train, Split):
-        raise ValueError(
-            f"data.validation is {fraction}; it needs images in memory, and {source.name} is streamed"
-        )
-    aside = stratified(source.train.label, fraction, source.train.group)
-    if not 0 < aside.sum() < len(aside):
-        raise ValueError(
-            f"data.validation is {fraction}; with {len(aside)} examples it leaves {aside.sum()} for"
-            f" evaluation and {(~aside).sum()} for training"
-        )
-    return dataclasses.replace(source, train=source.train[~aside], test=source.train[aside])

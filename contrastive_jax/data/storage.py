@@ -1,6 +1,7 @@
 """Choice between data in memory and streamed data, for the splits of a set and for the feed of a step."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from jax.sharding import Mesh
@@ -8,7 +9,7 @@ from jax.sharding import Mesh
 from contrastive_jax.data import pixels
 from contrastive_jax.data.records import Records, decoded
 from contrastive_jax.data.resident import Resident, Take
-from contrastive_jax.data.split import Split
+from contrastive_jax.data.split import Split, stratified
 from contrastive_jax.data.stream import Stream, Streamed
 from contrastive_jax.kinds import Ge, Le, check_values
 
@@ -19,9 +20,36 @@ Resize = Literal["exact", "opencv"]
 White = Annotated[int, Ge(1), Le(pixels.WHITE)]
 
 
+Splits = tuple[Split | Streamed, Split | Streamed | None]  # training and test
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A data set: training split, test split (or None) and class names.
+
+    Splits are resident (:class:`split.Split`) or streamed (:class:`stream.Streamed`).
+
+    Attributes:
+        probes: name -> (train, test), further images or labels to evaluate an encoder on; the entry "", if
+            present, replaces train and test in evaluation.
+    """
+
+    name: str
+    train: Split | Streamed
+    test: Split | Streamed | None
+    classes: tuple[str, ...]
+    probes: Mapping[str, Splits] = dataclasses.field(default_factory=dict)
+
+    @property
+    def judged(self) -> dict[str, Splits]:
+        """All (train, test) pairs to evaluate an encoder on; the first is "", for columns without a suffix."""
+        return {"": (self.train, self.test)} | dict(self.probes)
+
+
 def stored(
     name: str,
-    records: Sequence[Records | None],
+    train: Records,
+    test: Records | None,
     *,
     size: int,
     memory_limit: float,
@@ -29,12 +57,13 @@ def stored(
     workers: int,
     corrupt: str,
     resize: str,
-) -> list[Split | Streamed | None]:
-    """Return the splits of a data set, all in memory or all streamed; None stays None.
+) -> Splits:
+    """Return the training and test split of a data set, both in memory or both streamed.
 
     Args:
         name: name of the data set, for messages.
-        records: records of each split.
+        train: records of the training split.
+        test: records of the test split; None: no test split.
         size: size in pixels to which the short side is resized before the centre is cropped; 0: the stored
             size.
         memory_limit: maximum memory of the decoded images, in GiB.
@@ -47,25 +76,32 @@ def stored(
         ValueError: ``stream="off"`` with images that differ in size or exceed the limit; an invalid option.
     """
     check_values({"stream": Streaming}, {"stream": stream}, "data")
-    splits: list[Any] = [part and Streamed(part, size, workers, corrupt, resize) for part in records]
-    shape, count = splits[0].shape, sum(len(part) for part in records if part)
+    streamed = Streamed(train, size, workers, corrupt, resize)
+    count, shape = len(train) + len(test or ()), one_shape(streamed.shape)
     if streams(stream, count, shape, memory_limit):
-        return splits
-    if None in shape:
+        return streamed, dataclasses.replace(streamed, records=test) if test else None
+    if shape is None:
         raise ValueError(
             f"images of {name} differ in size: set data.size (the short side is resized to it and the"
             " centre cropped), or data.stream=auto"
         )
     pixels.check_memory(name, count, shape, memory_limit)
-    return [decoded(part, size, corrupt == "replace") if part else None for part in records]
+    replace = corrupt == "replace"
+    return decoded(train, size, replace), decoded(test, size, replace) if test else None
 
 
-def streams(stream: str, count: int, shape: tuple[int | None, int | None, int], memory_limit: float) -> bool:
+def one_shape(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
+    """Return the shape of the images of a set; None if they differ in size."""
+    known = tuple(length for length in shape if length is not None)
+    return known if len(known) == len(shape) else None
+
+
+def streams(stream: str, count: int, shape: tuple[int, ...] | None, memory_limit: float) -> bool:
     """Return whether images are streamed; "auto" streams those that differ in size or exceed the limit."""
     return (
         stream == "on"
         or stream == "auto"
-        and (None in shape or pixels.gibibytes(count, shape) > memory_limit)
+        and (shape is None or pixels.gibibytes(count, shape) > memory_limit)
     )
 
 
@@ -108,3 +144,20 @@ def feed_shapes(
     if isinstance(split, Streamed):
         return Stream.take, Stream.shapes(split, view, batch_size, mesh)
     return Take(split.made.composition), Resident.shapes(split, batch_size, mesh)
+
+
+def held_out(source: Source, fraction: float) -> Source:
+    """Replace the test split by a stratified fraction of the training examples; 0 changes nothing."""
+    if not fraction:
+        return source
+    if not isinstance(source.train, Split):
+        raise ValueError(
+            f"data.validation is {fraction}; it needs images in memory, and {source.name} is streamed"
+        )
+    aside = stratified(source.train.label, fraction, source.train.group)
+    if not 0 < aside.sum() < len(aside):
+        raise ValueError(
+            f"data.validation is {fraction}; with {len(aside)} examples it leaves {aside.sum()} for"
+            f" evaluation and {(~aside).sum()} for training"
+        )
+    return dataclasses.replace(source, train=source.train[~aside], test=source.train[aside])

@@ -22,7 +22,7 @@ import socket
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -34,6 +34,7 @@ from contrastive_jax import sharding
 from contrastive_jax.data import order, pixels
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
+from contrastive_jax.data.split import Indices
 from contrastive_jax.system import signals
 from contrastive_jax.types import Array, Batch, Example
 
@@ -98,7 +99,7 @@ class Loader:
             one message per replaced corrupt record.
         """
         rows, epochs = self.order.at(positions)
-        messages = []
+        messages: list[str] = []
         try:
             records = self.records.read(rows)
             pictures = [pixels.opened(record.image, self._channels, self.size) for record in records]
@@ -396,8 +397,10 @@ def _work(stream: socket.socket, first: int, step: int) -> None:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     loaded: queue.Queue = queue.Queue(BUFFERED)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a worker runs in a process of its own"
     try:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
         threading.Thread(target=_send_all, args=(stream, loaded), daemon=True).start()
     except RuntimeError as error:  # no thread can be started
         _send(stream, error)
@@ -410,7 +413,7 @@ def _work(stream: socket.socket, first: int, step: int) -> None:
     except Exception as error:
         loaded.put(error)
     loaded.put(None)
-    multiprocessing.parent_process().join()  # the parent receives the rest and ends this process
+    parent.join()  # the parent receives the rest and ends this process
 
 
 def _send_all(stream: socket.socket, loaded: queue.Queue) -> None:
@@ -434,7 +437,7 @@ def _send(stream: socket.socket, part: dict | Exception) -> None:
     stream.sendall(len(header).to_bytes(8, "little") + header)
     for array in arrays:
         if array.nbytes:
-            stream.sendall(memoryview(array).cast("B"))
+            stream.sendall(array.data.cast("B"))
 
 
 def _portable(error: Exception) -> bytes:
@@ -448,8 +451,8 @@ def _portable(error: Exception) -> bytes:
     return pickled
 
 
-def _end_with_parent() -> None:
-    multiprocessing.parent_process().join()
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    parent.join()
     os._exit(1)  # a killed parent cannot end its workers
 
 
@@ -580,7 +583,7 @@ class Streamed:
         return view.finish
 
     def batches(
-        self, batch_size: int, view, rows: Sequence[int] | None = None
+        self, batch_size: int, view, rows: Indices | None = None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield images [b, s, s, c] uint8, cropped by ``view``, and labels.
 
@@ -620,6 +623,10 @@ class Chosen:
 
     records: Records
     rows: np.ndarray
+    shape: tuple[int | None, int | None, int] = dataclasses.field(init=False)
+    label_shape: tuple[int, ...] = dataclasses.field(init=False)
+    labelled: bool = dataclasses.field(init=False)
+    chunk: int = dataclasses.field(init=False)
 
     def __post_init__(self):
         for name in ("shape", "label_shape", "labelled", "chunk"):
@@ -634,7 +641,7 @@ class Chosen:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order."""
         return self.records.read(self.rows[np.asarray(rows)])
 
@@ -703,11 +710,13 @@ class Stream:
         loader = split.loader(Endless(seed, len(split)), cut, seed)
         self._parts = Parts(loader, batch_size, own, steps * batch_size)
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
-        self.replaced, self._before, self._known = replaced, replaced, set()
+        self.replaced, self._before = replaced, replaced
+        self._known: set[str] = set()
         self._facts = dict(split.made.facts)
         self._reader: Any = None  # reads the batches ahead
         self._last: tuple[int, Any] = (-1, None)  # step and its batch
-        self._ahead, self._next = collections.deque(), -1
+        self._ahead: collections.deque[concurrent.futures.Future] = collections.deque()
+        self._next = -1
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "stream")
 
     def feed(self, step: int) -> Batch:

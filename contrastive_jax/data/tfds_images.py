@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from etils import epath
 
 from contrastive_jax.data.pixels import MODES
 from contrastive_jax.data.records import Record, Unreadable
-from contrastive_jax.data.split import Source, held_out
-from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Streaming, stored
+from contrastive_jax.data.split import Indices
+from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, held_out, stored
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two on start.
@@ -114,16 +114,11 @@ def tfds(
             f"data.test_split is {test_split!r}, which has no labels in {name}; choose another of"
             f" {', '.join(splits)}"
         )
-    options = {
-        "size": size,
-        "memory_limit": memory_limit,
-        "stream": stream,
-        "workers": workers,
-        "corrupt": corrupt,
-        "resize": resize,
-    }
-    train, test = stored(name, (records(train_split), test), **options)
-    return held_out(Source(name, train, test, classes), validation)
+    splits = stored(
+        name, records(train_split), test,
+        size=size, memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+    )  # fmt: skip
+    return held_out(Source(name, *splits, classes), validation)
 
 
 def overlap(one, other) -> bool:
@@ -335,7 +330,7 @@ class TfdsRecords:
     def __len__(self) -> int:
         return len(self._source)
 
-    def read(self, rows: Sequence[int]) -> list[Record]:
+    def read(self, rows: Indices) -> list[Record]:
         """Read the records of some rows, in that order.
 
         Raises:
@@ -373,7 +368,7 @@ class TfdsRecords:
         if not self._label_key:
             return np.empty(0, np.int64)
         if self.label_shape:
-            return None if self.read([0])[0].label.any() else np.empty(0, np.int64)
+            return None if np.any(self.read([0])[0].label) else np.empty(0, np.int64)
         labelled = [part for part in self._parts if self.read([part.start])[0].label >= 0]
         return (
             None if len(labelled) == len(self._parts) else np.concatenate([*labelled, np.empty(0, np.int64)])

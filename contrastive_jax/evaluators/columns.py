@@ -1,7 +1,8 @@
 """Columns of a run's evaluation: evaluators by name, built from the config's sections."""
 
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -34,8 +35,8 @@ def section_of(column: str, given: Mapping[str, Any]) -> Section:
     path = f"evaluators.{column}"
     if not isinstance(given, Mapping) or "name" not in given:
         raise ValueError(f"{path} is {given!r}; it needs a name and options: {{'name': 'knn', 'k': 20}}.")
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    name = options.pop("name")
+    name = given["name"]
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items() if k != "name"}
     if (function := find(name, column)) is None:
         raise ValueError(f"{path}.name is {name!r}, which is unknown. {near(name, known())}")
     return Section(path, name, function, options)
@@ -92,7 +93,8 @@ def resized(
     return dict(section) | {"size": size}
 
 
-ROWS = ("trained", "untrained", "raw pixels")
+RowName = Literal["trained", "untrained", "raw pixels"]
+ROWS: tuple[RowName, ...] = typing.get_args(RowName)
 RUN_SEED = -1  # a column with this seed uses the run's
 
 

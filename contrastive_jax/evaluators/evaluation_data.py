@@ -131,6 +131,13 @@ class EvaluationData:
         self.test_labels: np.ndarray | None = None
         self._found: dict[Any, Any] = {}
 
+    @property
+    def pretrained(self) -> Pretrained:
+        """The encoder, for evaluators that need one."""
+        if self.encoder is None:
+            raise ValueError(f"{self.name} has no encoder")
+        return self.encoder
+
     def layer(self, layer: str) -> str:
         """Return ``layer``, or the pixels for a row without an encoder."""
         return layer if self.encoder else PIXELS
@@ -155,7 +162,7 @@ class EvaluationData:
         return self._found[key]
 
     def _encode(self, part: LabelledSubset, crop: float | None) -> tuple[dict[str, Rows], np.ndarray]:
-        bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
+        bound = Partial(self.pretrained.network.encode, self.pretrained.params, self.pretrained.stats)
         return encode_part(bound, part, self.view(crop), self._batch_size, self._layers)
 
     def _pixels(self, part: LabelledSubset) -> tuple[dict[str, Rows], np.ndarray]:
@@ -179,9 +186,9 @@ class EvaluationData:
         if key not in self._found:
             chosen = self.test.chosen(number)
             rows = np.arange(len(chosen)) if chosen.rows is None else np.asarray(chosen.rows)
-            bound = Partial(self.encoder.network.encode, self.encoder.params, self.encoder.stats)
+            bound = Partial(self.pretrained.network.encode, self.pretrained.params, self.pretrained.stats)
             self._found[key] = _encode_views(
-                bound, chosen.split, rows, seed, _training_views(hashable(self.encoder.augment), self._bank),
+                bound, chosen.split, rows, seed, _training_views(hashable(self.pretrained.augment), self._bank),
                 self._batch_size, self._layers,
             )  # fmt: skip
         return self._found[key][layer]
@@ -189,11 +196,11 @@ class EvaluationData:
     @property
     def _bank(self) -> Any:
         """Return the split that views of arrays may draw values from; None for views of images."""
-        return None if "size" in self.encoder.augment else self.train.split
+        return None if "size" in self.pretrained.augment else self.train.split
 
     def view(self, crop: float | None = None) -> Any:
         """Return the evaluation view; equal options give the same object, so that programs are shared."""
-        return eval_view(hashable(self.encoder.augment), crop)
+        return eval_view(hashable(self.pretrained.augment), crop)
 
     def tuned(self, encode: Partial, crop: float | None, layer: str) -> tuple[Rows, np.ndarray]:
         """Return features and labels of the test images by ``encode``, an encoder that was trained further."""

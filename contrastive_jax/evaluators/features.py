@@ -131,8 +131,8 @@ def encode_rows(
     def encoded() -> Iterator[dict[str, jax.Array]]:
         for images, label in batches:
             labels.append(np.asarray(label))
-            images = on_devices(_padded(np.asarray(images), batch_size))
-            yield _encode_batch(encode, images, len(label), prepare=prepare, layers=layers)
+            padded = on_devices(_padded(np.asarray(images), batch_size))
+            yield _encode_batch(encode, padded, len(label), prepare=prepare, layers=layers)
             progress.report("images encoded", min(count, len(labels) * batch_size), count)
 
     return gathered(encoded(), count, batch_size), np.concatenate(labels)
@@ -230,7 +230,9 @@ def raw_pixels(images: np.ndarray) -> np.ndarray:
     return flat.astype(np.float32) / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32)
 
 
-def standardized(train_features: np.ndarray, test_features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def standardized(
+    train_features: np.ndarray | Rows, test_features: np.ndarray | Rows
+) -> tuple[np.ndarray, np.ndarray]:
     """Standardize the features of both parts by mean and deviation of the training part, in float64."""
     from sklearn.preprocessing import StandardScaler
 

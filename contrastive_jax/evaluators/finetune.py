@@ -31,7 +31,7 @@ def frozen(
     The encoder uses its running statistics, and no gradient of it is computed. Options are those of
     :func:`finetuned`, the result is that of :func:`linear_probe.by_gradient`.
     """
-    encoder, images = subject.encoder, subject.train.images()
+    encoder, images = subject.pretrained, subject.train.images()
     plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))
     feed = training.ViewsFeed(images, training_view(encoder, crop_min, flip), plan)
     test, test_labels = subject.encoded(subject.test, crop)
@@ -76,7 +76,7 @@ def finetuned(
     Returns:
         As :func:`linear_probe.by_gradient`, with ``labels``, the number of training images.
     """
-    encoder, images = subject.encoder, subject.train.images()
+    encoder, images = subject.pretrained, subject.train.images()
     if fraction < 1:
         images = images[linear_probe.balanced_share(_labels(images), fraction, plan.seed)]
     plan = plan._replace(batch_size=batch_within(plan.batch_size, len(images)))

@@ -211,13 +211,12 @@ def evaluate(
     """
     check(features, labels, features, labels)
     distances = intra_class_distance(features, labels)
-    pairs = dict(self_pairs=self_pairs)
     return {
         **({} if second is None else {"alignment": alignment(features, second)}),
-        "uniformity": uniformity(features, t=t, **pairs),
-        "tolerance": tolerance(features, labels, **pairs),
-        "same_class_cosine": tolerance(features, labels, same_class_only=True, **pairs),
-        "semantic_sensitivity": semantic_sensitivity(features, labels, **pairs),
+        "uniformity": uniformity(features, t=t, self_pairs=self_pairs),
+        "tolerance": tolerance(features, labels, self_pairs=self_pairs),
+        "same_class_cosine": tolerance(features, labels, same_class_only=True, self_pairs=self_pairs),
+        "semantic_sensitivity": semantic_sensitivity(features, labels, self_pairs=self_pairs),
         "intra_class_distance": float(np.nanmean(list(distances.values()))),
         "intra_class_distances": distances,
         "silhouette": silhouette(features, labels, metric=metric),
@@ -296,7 +295,8 @@ def resolved_entropy(
 
 def shown_by_labels(part: LabelledSubset) -> bool:
     """Return whether images with equal labels are equal; False for streamed images, which are not compared."""
-    images, first = part.images(), {}
+    images = part.images()
+    first: dict[bytes, bytes] = {}
     if not isinstance(images, data.Split):
         return False
     for start in range(0, len(images), CHUNK):

@@ -163,7 +163,7 @@ def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
     for C in Cs:
         classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
         score = features.scores(classify(train[aside]), labels[aside])
-        worth.append(score.get("top1", score.get("mean_average_precision")))
+        worth.append(score["top1"] if "top1" in score else score["mean_average_precision"])
     return Cs[int(np.argmax(worth))]
 
 
@@ -338,7 +338,7 @@ def sgd(
     test_labels: np.ndarray,
     *,
     learning_rate: float = 0.1,
-    schedule: str = "cosine",
+    schedule: training.Schedule = "cosine",
     momentum: float = 0.9,
     nesterov: bool = True,
     weight_decay: float = 0.0,
@@ -447,7 +447,7 @@ def _best_rate(train: Rows, labels, plan: Plan, learning_rates, groups) -> float
         fitted = _fit_cached(train, labels, plan._replace(learning_rate=rate), rows)
         outputs = training.linear_outputs(fitted.variables, train)
         score = features.scores(outputs[aside], labels[aside])
-        worth.append(score.get("top1", score.get("mean_average_precision")))
+        worth.append(score["top1"] if "top1" in score else score["mean_average_precision"])
     return learning_rates[int(np.argmax(worth))]
 
 

@@ -179,8 +179,9 @@ def _linear(
         if augment and subject.encoder is None:
             return left_out("raw pixels have no encoder to train through")
         if augment:
-            view = dict(layer=layer, crop_min=crop_min, flip=flip, crop=crop or None)
-            return finetune.frozen(subject, plan, name=title, **view)
+            return finetune.frozen(
+                subject, plan, name=title, layer=layer, crop_min=crop_min, flip=flip, crop=crop or None
+            )
         train, labels, test, test_labels = subject.arrays(layer, crop or None)
         within = plan._replace(batch_size=min(plan.batch_size, len(labels)))
         linear_probe.check(train, labels, test, test_labels)
@@ -212,8 +213,9 @@ def _finetune(
     def evaluate(subject):
         if subject.encoder is None:
             return left_out("raw pixels have no network to train")
-        view = dict(fraction=fraction, crop_min=crop_min, flip=flip, crop=crop or None)
-        return finetune.finetuned(subject, plan, name=title, **view)
+        return finetune.finetuned(
+            subject, plan, name=title, fraction=fraction, crop_min=crop_min, flip=flip, crop=crop or None
+        )
 
     return evaluate
 

@@ -122,7 +122,7 @@ def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) ->
 
 
 def print_table(
-    results: dict,
+    results: Mapping[str, dict],
     *,
     metric: str = "top1",
     beside: str = "",
@@ -157,7 +157,8 @@ def print_table(
                 table.add_row(f"{column}: {name}", *found)
         console.print(table)
     for column in columns:
-        whose = {}  # one line per protocol, apart from the layer; convergence, for example, can differ
+        # One line per protocol, apart from the layer; convergence, for example, can differ.
+        whose: dict[str, tuple[str, list[str]]] = {}
         for name, scores in results.items():
             if column not in scores:
                 continue

@@ -18,12 +18,13 @@ import optax
 from jax.sharding import PartitionSpec as P
 
 from contrastive_jax import augment, data, native, optim, sharding
-from contrastive_jax.data import stream
 from contrastive_jax.evaluators import progress
 from contrastive_jax.evaluators.evaluation_data import Seed, check_seed
 from contrastive_jax.evaluators.features import TILES, Rows
 from contrastive_jax.kinds import Count, Decay, NonNegative, Positive, check_values
 from contrastive_jax.types import Array, PyTree, record
+
+Schedule = Literal["cosine", "step", "constant"]
 
 
 class Plan(NamedTuple):
@@ -38,7 +39,7 @@ class Plan(NamedTuple):
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: Positive = 0.1
     scaling: Literal["linear", "none"] = "linear"
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    schedule: Schedule = "cosine"
     momentum: Decay = 0.9
     nesterov: bool = True
     weight_decay: NonNegative = 0.0
@@ -176,25 +177,31 @@ class ViewsFeed:
             )
         self.examples, self.batch_size = len(split), plan.batch_size
         self.steps = -(-self.examples // plan.batch_size)
-        options = dict(seed=plan.seed, batch_size=plan.batch_size, mesh=mesh)
-        if isinstance(split, data.Split):
-            self._feed, self.close = data.Resident(split, **options), lambda: None
-            self.take = _take_views(self._feed.take, view)
-        else:
-            self._feed = stream.Stream(split, view=view, steps=plan.steps(self.examples), **options)
-            self.take, self.close = _take_views(stream.Stream.take, view.finish), self._feed.close
+        self._feed = data.feed(
+            split,
+            view=view,
+            seed=plan.seed,
+            batch_size=plan.batch_size,
+            steps=plan.steps(self.examples),
+            mesh=mesh,
+        )
+        self.take = _take_views(self._feed.take, split.finish(view))
         self._seed = _everywhere(np.uint32(plan.seed))
 
     def feed(self, step: int) -> tuple[PyTree, Array]:
         """Return the arrays of one step."""
         return self._feed.feed(step), self._seed
 
+    def close(self) -> None:
+        """End the processes that read images."""
+        self._feed.close()
+
 
 def _label_type(labels: np.ndarray) -> np.ndarray:
     return np.asarray(labels, np.float32 if np.ndim(labels) == 2 else np.int32)
 
 
-def _everywhere(array: np.ndarray) -> Array:
+def _everywhere(array: np.ndarray | np.generic) -> Array:
     if not sharding.on_mesh():
         return jnp.asarray(array)
     put = sharding.named(jax.sharding.get_mesh(), sharding.REPLICATED)
@@ -242,7 +249,9 @@ def fit(
     program = Program(plan._replace(seed=0), steps, feed.examples, feed.take, forward)
     variables, extra = jax.tree.map(jnp.copy, (variables, extra))  # the originals survive donation
     state = (variables, extra, _optimizer(program).init(variables))
-    previous, recent, best, waited, stop = [], [], math.inf, 0, 0
+    previous: list[Array] = []
+    recent: list[Array] = []
+    best, waited, stop = math.inf, 0, 0
     for start in range(0, steps, feed.steps):
         stop, previous, recent = min(start + feed.steps, steps), recent, []
         if feed.many:
@@ -269,7 +278,7 @@ def _optimizer(program: Program) -> optax.GradientTransformation:
     plan, steps = program.plan, program.steps
     # Two milestones at one step count once.
     milestones = tuple(sorted({max(1, -(-steps * tenths // 10)) for tenths in (6, 8)}))
-    schedules = {
+    schedules: dict[str, Callable] = {
         "cosine": optim.cosine,
         "step": functools.partial(optim.step, milestones=milestones),
         "constant": optim.constant,

@@ -7,7 +7,7 @@ devices, evaluation whole data sets in float64. Callers sum over pairs.
 import jax
 import numpy as np
 
-from contrastive_jax.types import Array
+from contrastive_jax.types import AnyArray, Array
 
 
 def unit(rows: Array) -> Array:
@@ -27,7 +27,7 @@ def unit(rows: Array) -> Array:
     return rows * (jax.lax.rsqrt(squares) if isinstance(rows, jax.Array) else 1.0 / np.sqrt(squares))
 
 
-def directions(rows: Array) -> Array:
+def directions(rows: AnyArray) -> AnyArray:
     """Divide rows [..., D] by their length: :func:`unit` for evaluators, with other rounding, no gradient."""
     rows, zero = in_range(rows)
     library = _library(rows)
@@ -35,7 +35,7 @@ def directions(rows: Array) -> Array:
     return rows / library.where(zero, 1.0, length)
 
 
-def in_range(rows: Array, axis: int | None = -1) -> tuple[Array, Array]:
+def in_range(rows: AnyArray, axis: int | None = -1) -> tuple[AnyArray, AnyArray]:
     """Return rows times a power of two, so that squares neither over- nor underflow, and a mask of zero rows.
 
     The power brings a row's largest entry to about 1 and is constant in the gradient, so it cancels in
@@ -54,7 +54,7 @@ def in_range(rows: Array, axis: int | None = -1) -> tuple[Array, Array]:
     return library.where(zero, 0.0, rows * power_of_two(largest)), zero
 
 
-def power_of_two(largest: Array) -> Array:
+def power_of_two(largest: AnyArray) -> AnyArray:
     """Return the power of two that brings a value of at least 0 to about 1; for 0, the largest such power."""
     library = _library(largest)
     info = library.finfo(largest.dtype)
@@ -65,7 +65,7 @@ def power_of_two(largest: Array) -> Array:
     return 1.0 / np.ldexp(np.ones_like(inside), np.frexp(inside)[1] - 1)
 
 
-def kernel_sums(squared: Array, counted: Array, t: float) -> Array:
+def kernel_sums(squared: AnyArray, counted: AnyArray, t: float) -> AnyArray:
     """Return each row's logarithm of the sum of ``exp(-t ||x - y||^2)`` over its counted pairs.
 
     Args:
@@ -79,7 +79,7 @@ def kernel_sums(squared: Array, counted: Array, t: float) -> Array:
     return _logsumexp(_library(squared).where(counted, -t * squared, -float("inf")))
 
 
-def uniformity(sums: Array, pairs: int) -> Array:
+def uniformity(sums: AnyArray, pairs: int) -> AnyArray:
     """Return ``log mean exp(-t ||x - y||^2)`` over pairs from rows' :func:`kernel_sums`, [..., n] -> [...].
 
     Source: Wang & Isola (2020), uniformity.
@@ -92,7 +92,7 @@ def uniformity(sums: Array, pairs: int) -> Array:
     return _logsumexp(sums) - library.log(library.asarray(pairs, dtype=sums.dtype))
 
 
-def participation_ratio(gram: Array, least: float = 0.0) -> Array:
+def participation_ratio(gram: AnyArray, least: float = 0.0) -> AnyArray:
     """Return (tr G)^2 / tr(G^2) of a Gram matrix of centred rows, an effective rank from 1 to its side.
 
     It is the participation ratio of the spectrum, computed without eigenvalues; 0 if the trace is at most
@@ -105,7 +105,7 @@ def participation_ratio(gram: Array, least: float = 0.0) -> Array:
     return library.where(varies, 1.0 / library.where(varies, library.sum(share * share), 1.0), 0.0)
 
 
-def spectral_entropy_rank(values: Array, eps: float = 0.0) -> Array:
+def spectral_entropy_rank(values: AnyArray, eps: float = 0.0) -> AnyArray:
     """Return exp of the entropy of singular values [r] divided by their sum; 0 if all are 0.
 
     Source: RankMe (Garrido et al., 2023), equation 1, which adds ``eps`` = 1e-7 to each share.
@@ -118,11 +118,11 @@ def spectral_entropy_rank(values: Array, eps: float = 0.0) -> Array:
     return library.where(some, library.exp(entropy), 0.0)
 
 
-def _library(array: Array):
+def _library(array: AnyArray):
     return array.__array_namespace__()  # numpy or jax.numpy
 
 
-def _logsumexp(array: Array) -> Array:
+def _logsumexp(array: AnyArray) -> AnyArray:
     if isinstance(array, jax.Array):
         return jax.nn.logsumexp(array, axis=-1)
     from scipy.special import logsumexp

@@ -66,7 +66,7 @@ def donsker_varadhan_estimate(positive: Array, negative: Array, count: Array) ->
     return jnp.mean(positive) - log_marginal_mean(negative, count)
 
 
-def tuba(positive: Array, negative: Array, count: Array, log_baseline: Array) -> Array:
+def tuba(positive: Array, negative: Array, count: Array, log_baseline: Array | float) -> Array:
     """Return ``1 + mean(joint - b) - mean exp(marginal - b)`` with a baseline b, [N] or scalar: a lower bound.
 
     Source: Poole et al. (2019), I_TUBA.

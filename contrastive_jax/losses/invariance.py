@@ -73,7 +73,7 @@ def relic(
     negative: Array | None = None,
     *,
     alpha: float = 1.0,
-    positive: str = "included",
+    positive: Literal["included", "excluded"] = "included",
     same_view: bool = False,
     stop_gradient_same: bool = False,
     score: str = "cosine",

@@ -135,7 +135,7 @@ def _shapes(encoder: Encoder, features: int | None, view: Shape) -> tuple[PyTree
     shape, after = jax.eval_shape(train, params, before, images(2))
     if shape.ndim != 2 or len(shape) != 2:
         raise ValueError(f"for 2 images it returns {list(shape.shape)}; features must be [n, F].")
-    if jax.tree.structure(after) != jax.tree.structure(before):
+    if jax.tree.structure(after) != jax.tree.structure(before):  # type: ignore[operator]
         raise ValueError("the names of its statistics change in a training step; they must stay the same.")
     for (path, old), new in zip(
         jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True

@@ -59,6 +59,7 @@ def vit(
     layers: Count = 12,
     heads: Count = 3,
     hidden: CountOrZero = 0,
+    variant: Literal["mean", "class_token"] = "mean",
     frozen_patches: bool = False,
     remat: bool = False,
 ) -> ViT:
@@ -72,6 +73,8 @@ def vit(
       layers: number of transformer blocks.
       heads: number of attention heads.
       hidden: width of the MLP in each block; 0: 4 x dim.
+      variant: mean: fixed positions and the mean of the tokens; class_token: learned positions and a class token,
+        as in torchvision and timm (Dosovitskiy et al., 2021).
       frozen_patches: whether the projection of patches keeps its random first weights (MoCo v3, Chen et al.,
         2021, section 4.2).
       remat: whether blocks are recomputed in the backward pass.
@@ -80,7 +83,7 @@ def vit(
       ValueError: an option is out of its range.
     """
     _check_width(dim, heads)
-    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat, frozen_patches)
+    return ViT(patch, dim, layers, heads, hidden or 4 * dim, dtype, remat, frozen_patches, variant)
 
 
 def _check_width(dim: int, heads: int) -> None:

@@ -41,7 +41,7 @@ class Head(nn.Module):
     @nn.compact
     def __call__(self, x: Array, members: Members | None = None, *, train: bool = False) -> list[Array]:
         """Return every layer's output, hidden ones after their ReLU; the last is the head's output."""
-        outputs = []
+        outputs: list[Array] = []
         for i, width in enumerate(self.widths, 1):
             last = i == len(self.widths)
             norm = self.normed.startswith("all") or (self.normed == "hidden" and not last)

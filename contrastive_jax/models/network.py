@@ -205,7 +205,7 @@ def _apply(
         new[module] = updated.get("batch_stats", {})
         return y
 
-    of_sizes = []
+    of_sizes: list[Array] = []
     for each in sizes:
         shared = members if len(sizes) == 1 else members_of(each.shape[1])
         images = each.reshape(-1, *each.shape[2:])
@@ -214,11 +214,10 @@ def _apply(
     features = _of_all_sizes(of_sizes, batch)
     projection = (head("projector", features) or [features])[-1]
     prediction = (head("predictor", projection) or [projection])[-1]
+    logits: Any = of_sizes[0][:, :0]
     if modules.probe:
         seen = of_sizes[0] if modules.probe_gradient else jax.lax.stop_gradient(of_sizes[0])
         logits = modules.probe.apply({"params": params["probe"]}, seen)
-    else:
-        logits = of_sizes[0][:, :0]
     counts = (*[width] * 3, sizes[0].shape[1])
     flat = zip((features, projection, prediction, logits), counts, strict=True)
     return types.Outputs(*(y.reshape(batch, views, y.shape[-1]) for y, views in flat)), new

@@ -70,7 +70,7 @@ class Members(NamedTuple):
     """Groups of rows that share their statistics."""
 
     row: Array  # [N, G] one-hot membership
-    count: Array  # [G] number of rows in each group
+    size: Array  # [G] number of rows in each group
 
 
 def members(norm: Norm, batch: int, views: int, groups: Array | None, dtype) -> Members | None:
@@ -104,7 +104,7 @@ def average(x: Array, members: Members | None) -> Array:
         precision=Precision.HIGHEST,
         out_sharding=sharding.REPLICATED if sharding.on_mesh() else None,
     )
-    return total / jnp.maximum(members.count, 1)[:, None]
+    return total / jnp.maximum(members.size, 1)[:, None]
 
 
 def to_rows(statistic: Array, members: Members | None, ndim: int) -> Array:
@@ -221,7 +221,7 @@ class BatchNorm(nn.Module):
             mean, var = running_mean.value, running_var.value
             return end((x - mean) * (jax.lax.rsqrt(var + self.norm.epsilon) * scale) + bias)
 
-        pixels, groups = math.prod(x.shape[1:-1]), 1 if members is None else len(members.count)
+        pixels, groups = math.prod(x.shape[1:-1]), 1 if members is None else len(members.size)
         if x.shape[0] * pixels < 2 * groups:
             raise ValueError(
                 f"Batch norm {'/'.join(self.path)} has one value per channel and group in activations"
@@ -238,21 +238,21 @@ class BatchNorm(nn.Module):
         square = square if squares is None else square + squares
         var = average(square, members) - jnp.square(mean - shift)
 
-        values = pixels * (x.shape[0] if members is None else members.count[:, None])
+        values = pixels * (x.shape[0] if members is None else members.size[:, None])
         correction = values / jnp.maximum(values - 1, 1) if self.norm.unbiased else 1.0
         for running, new in ((running_mean, mean), (running_var, var * correction)):
             if members is not None:
-                new = (new * members.count[:, None]).sum(0) / x.shape[0]
+                new = (new * members.size[:, None]).sum(0) / x.shape[0]
             new = self.norm.momentum * running.value + (1 - self.norm.momentum) * new
             running.value = new.astype(running.value.dtype)
 
         multiplier = jax.lax.rsqrt(var + self.norm.epsilon) * scale
         if kernels:
-            shape = (x.shape[0], x.shape[-1])
+            full = (x.shape[0], x.shape[-1])
             rows = [
                 to_rows(y, members if y.ndim == 2 else None, 2) for y in (mean, multiplier, jnp.asarray(bias))
             ]
-            rows = [jnp.broadcast_to(y, shape, out_sharding=sharding.rows_sharding()) for y in rows]
+            rows = [jnp.broadcast_to(y, full, out_sharding=sharding.rows_sharding()) for y in rows]
             residual = None if residual is None else residual.astype(x.dtype)
             return normalise(x, *rows, residual, relu)
         return end((x - to_rows(mean, members, x.ndim)) * to_rows(multiplier, members, x.ndim) + bias)

@@ -41,6 +41,7 @@ class Block(nn.Module):
             return BatchNorm(self.norm, name=norm_name)(y, members, train=train, **end)
 
         c = self.channels
+        layers: tuple[tuple[int, int, int], ...]  # channels, size, stride
         if self.bottleneck:
             layers = ((c, 1, 1), (c, 3, self.stride), (4 * c, 1, 1))
         else:
@@ -122,7 +123,7 @@ def check_images(images: Array) -> None:
         )
 
 
-def check_image(stem: str, shape: tuple[int, int, int]) -> None:
+def check_image(stem: str, shape: tuple[int, ...]) -> None:
     """Raise ValueError if an image is smaller than the encoder's total stride."""
     if min(shape[:2]) < STRIDES[stem]:
         advice = "; the stem 'cifar' needs 8 x 8" if stem == "imagenet" and min(shape[:2]) >= 8 else ""

@@ -1,6 +1,7 @@
 """Conversion of a ResNet's arrays to torchvision's names (``layer1.0.conv1.weight``; kernels OIHW) and back."""
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,8 @@ def from_torchvision(state: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     ``fc`` and ``num_batches_tracked`` are skipped. Raises ValueError for other names that a ResNet does not
     have, for a kernel that does not have four axes, and for another array that does not have one axis.
     """
-    params, stats = {}, {}
+    params: dict[str, Any] = {}
+    stats: dict[str, Any] = {}
     for name, array in state.items():
         if name.startswith("fc.") or name.endswith(".num_batches_tracked"):
             continue

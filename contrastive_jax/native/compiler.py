@@ -101,7 +101,8 @@ class Program:
 
     def __init__(self, function: Callable, how: dict[str, Any]):
         functools.update_wrapper(self, function)
-        self._function, self._how, self._compiled = function, how, {}
+        self._function, self._how = function, how
+        self._compiled: dict[str, Callable] = {}
 
     def _for(self, platform: str):
         if platform not in self._compiled:

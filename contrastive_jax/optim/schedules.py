@@ -106,11 +106,13 @@ def step(
         raise ValueError(
             "schedule.milestones is empty; a 'step' schedule needs the steps at which it decays."
         )
-    if any(later <= earlier for earlier, later in itertools.pairwise((0, *milestones))):
+    check_values({"milestones": tuple[int, ...]}, {"milestones": milestones}, "schedule")
+    steps = tuple(map(int, milestones))  # the check refuses texts
+    if any(later <= earlier for earlier, later in itertools.pairwise((0, *steps))):
         raise ValueError(f"schedule.milestones is {milestones}; the steps must be positive and increasing.")
 
     def factor(at: Array, left: Array) -> Array:
-        return decay ** jnp.searchsorted(jnp.array(milestones), at, side="right")
+        return decay ** jnp.searchsorted(jnp.array(steps), at, side="right")
 
     lengths = Lengths(total_steps, batch_size, steps_per_epoch)
     return _rate(factor, lengths, learning_rate, scaling, warmup, per_epoch)
@@ -143,7 +145,7 @@ def _rate(
     lengths: Lengths,
     learning_rate: float,
     scaling: str,
-    warmup: int,
+    warmup: int | str,
     per_epoch: bool,
 ) -> Schedule:
     """Return a schedule: a linear warm-up, then the peak times ``factor(step, left)``.
@@ -156,7 +158,8 @@ def _rate(
     total_steps, batch_size, steps_per_epoch = lengths
     check_values(typing.get_type_hints(Lengths, include_extras=True), lengths._asdict(), "schedule")
     check_values({"warmup": CountOrZero}, {"warmup": warmup}, "schedule")
-    if warmup >= total_steps:
+    start = int(warmup)  # the check refuses texts
+    if start >= total_steps:
         raise ValueError(f"schedule.warmup is {warmup} steps; it must be below total_steps, {total_steps}.")
     if per_epoch and steps_per_epoch < 1:
         raise ValueError(
@@ -164,7 +167,7 @@ def _rate(
         )
     scale = {"linear": batch_size / 256, "sqrt": math.sqrt(batch_size), "none": 1.0}[scaling]
     peak = learning_rate * scale
-    decay_steps = total_steps - warmup
+    decay_steps = total_steps - start
 
     def learning_rate_at(step: Array | int) -> Array:
         step = jnp.asarray(step)
@@ -173,6 +176,6 @@ def _rate(
         at = step // steps_per_epoch * steps_per_epoch if per_epoch else step
         # Steps remain integers here: float32 is exact only up to 2**24.
         left = jnp.clip(total_steps - at, 0, decay_steps) / decay_steps
-        return peak * jnp.where(step < warmup, step / max(warmup, 1), factor(at, left))
+        return peak * jnp.where(step < start, step / max(start, 1), factor(at, left))
 
     return learning_rate_at

@@ -110,7 +110,7 @@ def shared() -> Any:
     """Return the package's ``rich`` console, shared by progress, log lines and tables."""
     import rich.console
 
-    return rich.console.Console(file=Stream(lambda: sys.stdout))
+    return rich.console.Console(file=Stream(lambda: sys.stdout))  # type: ignore[arg-type]
 
 
 def protect() -> Callable[[], Exception | None]:

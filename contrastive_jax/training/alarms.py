@@ -6,7 +6,7 @@ uninterrupted one. :class:`Watch` tracks which alarms are active.
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contrastive_jax import config as configs
@@ -188,7 +188,8 @@ class Watch:
     """Monitor that reports each alarm when it begins, and its end after ``QUIET`` log points without it."""
 
     def __init__(self, run: Run):
-        self._run, self._silent = run, {}  # active alarm -> log points since it was last raised
+        self._run = run
+        self._silent: dict[str, int] = {}  # active alarm -> log points since it was last raised
 
     def hear(self, record: Mapping[str, float]) -> tuple[dict[str, int], list[str]]:
         """Return the record's alarms as metrics, ``{"alarm/collapse": 1}``, and the messages to log."""
@@ -205,9 +206,10 @@ class Watch:
         return {PREFIX + name: 1 for name in ringing}, sentences
 
 
-def summary(records: list[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
+def summary(records: Sequence[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
     """Return the alarms for ``result.json``, each with its first and last step and its last message."""
-    trained, entries = [record for record in records if "loss" in record], {}
+    trained = [record for record in records if "loss" in record]
+    entries: dict[str, dict[str, Any]] = {}
     for record in trained:
         for name in [key.removeprefix(PREFIX) for key in record if key.startswith(PREFIX)]:
             entry = entries.setdefault(name, {"alarm": name, "first_step": record["step"], "log_points": 0})

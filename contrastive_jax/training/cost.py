@@ -52,14 +52,15 @@ class Cost(NamedTuple):
 
 def count(compiled: jax.stages.Compiled) -> Cost:
     """Return the cost of a compiled program per device; FLOPs and traffic are NaN if not counted."""
-    memory, counted = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    memory, counted, text = compiled.memory_analysis(), compiled.cost_analysis() or {}, compiled.as_text()
+    assert memory is not None and text is not None  # CPUs, GPUs and TPUs have both
     return Cost(
         flops=counted.get("flops", float("nan")),
         traffic=counted.get("bytes accessed", float("nan")),
         arguments=memory.argument_size_in_bytes,
         results=memory.output_size_in_bytes - memory.alias_size_in_bytes,
         temporary=memory.temp_size_in_bytes,
-        collectives=tuple(collectives(compiled.as_text())),
+        collectives=tuple(collectives(text)),
     )
 
 

@@ -35,7 +35,7 @@ MODULES = ("encoder", "projector", "predictor")
 
 
 class Saved(NamedTuple):
-    """Contents of a workdir, a folder of checkpoints or a safetensors file."""
+    """Contents of a workdir, a folder of checkpoints or a weights file."""
 
     params: PyTree  # {module: arrays}
     stats: PyTree
@@ -98,7 +98,7 @@ def read_settings(path: str | os.PathLike) -> Settings:
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         if (meta := checkpoints.read_meta()) is None:
             raise FileNotFoundError(
-                f"{path} does not hold a checkpoint; give a run's workdir or a file.safetensors."
+                f"{path} does not hold a checkpoint; give a run's workdir or a weights file (.safetensors, .pth)."
             )
         return _settings(meta[1], path)
 
@@ -114,28 +114,26 @@ def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
 
 
 def _read_file(path: str | os.PathLike, modules: tuple[str, ...]) -> Saved:
-    params, stats, about = weights.load(path)
+    params, stats, about, architecture, channels = weights.load(path)
     # Half precision is converted to single, as a run stores its parameters.
     params, stats = jax.tree.map(lambda x: x.astype(np.promote_types(x.dtype, np.float32)), (params, stats))
     approval.check(about.get("config") or {}, pathlib.Path(path).parent)
-    config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": weights.architecture(params)}
+    config = about.get("config") or {"norm": {}, "dtype": "float32", "encoder": architecture}
     config |= {"projector": {"layers": 0}, "predictor": {"layers": 0}}
-    config |= {"encoder": {"name": "resnet", **config.pop("encoder")}}
-    empty = {module: {} for module in modules}
+    config |= {"encoder": {"name": architecture["name"], **config.pop("encoder")}}
+    empty: dict[str, PyTree] = {module: {} for module in modules}
     params, stats = empty | {"encoder": params}, empty | {"encoder": stats}
     settings = configs.saved_settings(config)
-    return Saved(params, stats, about.get("step"), settings, _image(weights.channels(params["encoder"])))
+    return Saved(params, stats, about.get("step"), settings, _image(channels))
 
 
-def view_of(saved: Saved, command: Settings | None = None) -> Mapping[str, Any] | None:
-    """Return the options of ``augment`` with the image size of the evaluation; None if they are unknown.
+def view_of(saved: Saved, command: Settings) -> Mapping[str, Any]:
+    """Return the options of ``augment`` with the image size of the evaluation.
 
     ``command``: its ``evaluate.size`` overrides the run's; its ``augment`` is used for files that store none.
     """
-    known = next((of for of in (saved.settings, command) if of and "augment" in of), None)
-    if known is None:
-        return None
-    size = next((of.evaluate.size for of in (command, saved.settings) if of and of.evaluate.size), 0)
+    known = saved.settings if "augment" in saved.settings else command
+    size = command.evaluate.size or saved.settings.evaluate.size
     return evaluators.resized(known.augment.options, size, network_of(saved.settings), saved.example)
 
 
@@ -151,7 +149,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
                 f"data.name={source.name!r} has examples {now}; the encoder of {path} reads {example}."
             )
         return
-    channels = example.shape[2]
+    channels = example.channels
     if channels != (here := now.shape[2]):
         of_folder = source.name == "folder" and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
@@ -230,9 +228,9 @@ class LoadedEncoder:
         self._encode = Partial(self.network.encode, self.params, self.stats)
 
     @property
-    def channels(self) -> int | None:
+    def channels(self) -> int:
         """Number of channels of the images; for other examples, the length of the last axis."""
-        return self.example.shape[-1]
+        return self.example.channels
 
     def open(self, *files: str | os.PathLike) -> np.ndarray:
         """Read image files as in the run, ``[n, size, size, c]`` uint8.
@@ -354,11 +352,11 @@ def _array(images: Any, reads: str) -> np.ndarray:
 def load_encoder(
     path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
 ) -> LoadedEncoder:
-    """Load the encoder of a workdir (its newest intact checkpoint) or of a safetensors file.
+    """Load the encoder of a workdir (its newest intact checkpoint) or of a weights file.
 
     Args:
-      path: a workdir, a folder of checkpoints, a file of ``--mode=export``, or torchvision's state dict of a
-        ResNet saved as safetensors.
+      path: a workdir, a folder of checkpoints, a file of ``--mode=export``, or the state dict of a ResNet or ViT of
+        torchvision or timm, as safetensors or ``.pth`` (see :func:`contrastive_jax.workdir.weights.load`).
       step: step of an earlier checkpoint, kept by ``checkpoint.keep_every`` or ``checkpoint.keep_last``.
       view: preprocessing, as options of :func:`contrastive_jax.augment.make_eval`; default: as in pretraining,
         at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's
@@ -367,11 +365,11 @@ def load_encoder(
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet, a file without preprocessing if ``view`` is missing, ``step`` for a
+      ValueError: a file without a ResNet or ViT, a file without preprocessing if ``view`` is missing, ``step`` for a
         file, or a workdir of replicas.
     """
     saved = read(path, step=step)
-    section = view or view_of(saved)
+    section = view or (view_of(saved, saved.settings) if "augment" in saved.settings else None)
     if section is None:
         raise ValueError(
             f"{path} does not contain the preparation of images; pass view, for torchvision's ImageNet"

@@ -160,9 +160,9 @@ class Evaluator:
         view = self.subject("", (params, stats)).view()
         order = np.random.default_rng(seed).permutation(len(self.source.train))  # folders are sorted by class
         rows = np.resize(order, count)
-        images = np.concatenate([some for some, _ in self.source.train.batches(count, view, rows)])
+        batches = self.source.train.batches(count, view, rows)
+        images = features.on_devices(np.concatenate([some for some, _ in batches]))
         forgetful, finish = network_of(self.settings, momentum=0.0), self.source.train.finish(view)
-        images = features.on_devices(images)
 
         def update(stats: PyTree) -> PyTree:
             # One pass at a time: emulated devices share threads, and queued passes can deadlock.
@@ -224,7 +224,7 @@ class Evaluator:
         test = self.sets[""][1].split
         return table.metric_of(self.settings.data.name, several(test)) if chosen == "auto" else chosen
 
-    def print(self, results: dict) -> None:
+    def print(self, results: Mapping[str, dict]) -> None:
         """Print the table."""
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")

@@ -53,7 +53,7 @@ def lift(functions: Sequence[Callable[..., PyTree]], *arguments: PyTree) -> Lift
     """
     traced = [jax.make_jaxpr(function, return_shape=True)(*arguments) for function in functions]
     programs, results = [program for program, _ in traced], traced[0][1]
-    by_path: dict[Path, list[Any]] = {}
+    by_path: dict[Path, dict[int, Any]] = {}
     for index, program in enumerate(programs[1:], start=1):
         try:
             _compare(

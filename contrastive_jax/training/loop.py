@@ -19,6 +19,7 @@ from contrastive_jax.config import Settings, approval
 from contrastive_jax.system import signals
 from contrastive_jax.training import cost, evaluation, initial, replicas, resume
 from contrastive_jax.training.compilation import compiled_step
+from contrastive_jax.training.on_log import OnLog
 from contrastive_jax.training.program import Program
 from contrastive_jax.training.recorder import Recorder
 from contrastive_jax.workdir import checkpoint, remote
@@ -42,6 +43,7 @@ def train(
     quiet: bool = False,
     devices: Sequence[jax.Device] | None = None,
     source: data.Source | None = None,
+    on_log: Callable[..., str | None] | None = None,
 ) -> Any:
     """Train to the end of ``train.duration``, resuming a run that stopped in the workdir.
 
@@ -55,6 +57,8 @@ def train(
       quiet: print only the final table.
       devices: devices to train on; default all. Replicas use as many as share them equally.
       source: images of the config, if already loaded.
+      on_log: function ``(step, metrics)`` (or ``(step, metrics, replica)``) that is called with every new record of
+        ``metrics.jsonl``, ``{name: number}``, and may return "stop" to end training; in place of ``log.on_log``.
 
     Returns:
       The contents of ``result.json``; for a list, a list of them, with ``{"diverged": why}`` for a replica that
@@ -66,21 +70,24 @@ def train(
       Stopped: Ctrl-C or SIGTERM; the state is saved.
       cost.OutOfMemory: the step does not fit; the message lists options that need less.
       recorder.Diverged: a loss or gradient is not finite; with replicas, in every one.
+      Exception: an exception of ``on_log``, after its step was saved.
       OSError: another run uses the workdir, it cannot be written, or its disk is full.
     """
-    config = configs.resolve(config) if isinstance(config, str) else config
-    several = isinstance(config, list | tuple)
-    given: Sequence[Any] = config if several else [config]
+    asked = configs.resolve(config) if isinstance(config, str) else config
+    given = asked if isinstance(asked, Sequence) else [asked]
     program = replicas.program_of(given, devices, source=source)
-    results = train_program(program, workdir, quiet=quiet)
-    return results if several else results[0]
+    results = train_program(program, workdir, quiet=quiet, on_log=on_log)
+    return results if isinstance(asked, Sequence) else results[0]
 
 
-def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[str, Any]]:
+def train_program(
+    program: Program, workdir: str, *, quiet: bool, on_log: Callable[..., str | None] | None = None
+) -> list[dict[str, Any]]:
     """Train a prepared program to its end; return the result of each run. See :func:`train`."""
     began, run, settings = time.perf_counter(), program.runs[0], program.runs[0].settings
     alone, first = distributed.alone(), distributed.first()  # only the first process writes and logs
     log = workdirs.log if first and not quiet else lambda message: None
+    calls = OnLog(on_log, settings)
     initial.check(run, workdir)
 
     # ---- 1. Mesh, lock and checkpoints: from here on the workdir belongs to this program.
@@ -106,7 +113,7 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
             log("no labelled test images: evaluations are skipped.")
         profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))
         with contextlib.closing(feed), distributed.stop_requests() as stop_requested, Recorder(
-            program, workdir, feed, saved, start, log, quiet=quiet or not first, active=first
+            program, workdir, feed, saved, start, log, on_log=calls, quiet=quiet or not first, active=first
         ) as recorder:  # fmt: skip
 
             def encoders() -> Iterator[Any]:
@@ -132,13 +139,13 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                 log(f"compiled in {seconds:.1f} s")
 
             # ---- 5. Loop: batch, step, log, evaluate, save, stop.
-            last_save, stop = time.monotonic(), 0
+            last_save, stop, end = time.monotonic(), 0, run.total_steps
             left = (
                 f"All steps after the last checkpoint in {workdir} are lost; repeat the command to resume"
                 " from it."
             )
             with profile, signals.phase(PATIENCE, left):
-                while step < run.total_steps:
+                while step < end:
                     profile.before(step, state)
                     with kept(step), recorder.waiting_for_data():
                         batch = feed.feed(step)
@@ -159,17 +166,21 @@ def train_program(program: Program, workdir: str, *, quiet: bool) -> list[dict[s
                         time.monotonic() - last_save > settings.checkpoint.every_seconds
                     )
                     keep_due = run.keep_every and step % run.keep_every == 0
+                    end = step if calls.stopped else end
                     stop = stop_requested(step)
-                    if stop or save_due or keep_due or step == run.total_steps:
+                    if stop or save_due or keep_due or step == end:
                         save()
                         last_save = time.monotonic()
-                    if stop and step < run.total_steps:
+                    if stop and step < end:
                         saved.wait()
                         raise _stopped(step, run.total_steps, workdir, 128 + stop)
 
             # ---- 6. Save: wait for the last checkpoint; save each replica in its own folder too.
             with recorder.pause("checkpoint"), signals.phase(PATIENCE, left):
                 saved.wait()
+                calls.raise_failure(workdir)
+                for note in calls.notes(step, run.total_steps):
+                    log(note)
                 if len(program.runs) > 1:
                     replicas.save_each(program, workdir, state, facts, recorder.diverged)
             stop = stop or stop_requested(step + 1)  # a signal since the last step

@@ -189,7 +189,8 @@ def _check_temperature(
         raise ValueError(
             f"temperature.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(PER)}."
         )
-    shape, readable = (), tuple(OUTCOMES)
+    shape: tuple[int, ...] = ()
+    readable = tuple(OUTCOMES)
     if rule.per != "batch":
         _check_examples(f"temperature.name is {name!r}", examples)
         shape, readable = (rows[0], rows[1] if rule.per == "query" else 1), tuple(by_example.READABLE)

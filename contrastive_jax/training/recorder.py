@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +15,10 @@ from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.training import alarms, cost
+from contrastive_jax.training.on_log import OnLog
 from contrastive_jax.training.program import IN_FLIGHT, Packed, Program
 from contrastive_jax.training.run import Run
-from contrastive_jax.types import TrainState
+from contrastive_jax.types import TrainState, without
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
 
@@ -52,6 +54,7 @@ class Recorder(contextlib.ExitStack):
       saved: checkpoints of the program, named in the message about a run that diverges.
       start: step from which the program starts or resumes.
       log: function that logs a message.
+      on_log: user's function, called with every new record.
       quiet: show no progress.
       active: False writes and shows nothing, for every process but the first.
     """
@@ -65,12 +68,14 @@ class Recorder(contextlib.ExitStack):
         start: int,
         log: Callable[[str], None],
         *,
+        on_log: OnLog,
         quiet: bool = False,
         active: bool = True,
     ):
         super().__init__()
         self._program, self._workdir, self._feed, self._saved = program, workdir, feed, saved
         self._log, self._active, self._start, self._step = log, active, start, start
+        self._on_log = on_log
         self._pending: list[tuple[int, Any]] = []  # (step, packed metrics)
         self._messages: dict[str, list[int]] = {}  # message -> numbers of its runs
         self._run, count = program.runs[0], len(program.runs)
@@ -113,6 +118,7 @@ class Recorder(contextlib.ExitStack):
             wandb=run.settings.log.wandb,
             verbose=not quiet and number == self._start == 0,
             report=lambda message: self._say(number, message),
+            on_record=functools.partial(self._on_log, number),
         )
         return _Record(run, folder, book, alarms.Watch(run))
 
@@ -200,7 +206,7 @@ class Recorder(contextlib.ExitStack):
         if not self.diverged:
             return state
         lost = np.array(sorted(self.diverged))
-        rest = jax.tree.map(lambda x: x.at[lost].set(0), dataclasses.replace(state, step=()))
+        rest = jax.tree.map(lambda x: x.at[lost].set(0), without(state, "step"))
         return dataclasses.replace(rest, step=state.step)
 
     def log_point(self) -> None:
@@ -220,11 +226,13 @@ class Recorder(contextlib.ExitStack):
             for sentence in sentences:
                 self._say(number, sentence)
         self._speak()
+        self._on_log.agree([number for number, _ in going])
 
     def write(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Write metrics of a step, one item per run."""
         for number, record in self._going():
             record.book.write(step, step / self._run.steps_per_epoch, metrics[number])
+        self._on_log.agree([number for number, _ in self._going()])
 
     def _stretched(self) -> list[str]:
         """Return a note if ``train.duration`` was changed during the run."""
@@ -258,7 +266,7 @@ class Recorder(contextlib.ExitStack):
     ) -> dict[str, Any]:
         record.book.check()
         rows = workdirs.read_metrics(record.folder) if self._active else []
-        measured = {
+        measured: dict[str, Any] = {
             "evaluations": {},
             "metrics": record.last or next((row for row in reversed(rows) if "loss" in row), {}),
             "seconds": seconds / len(self._records),
@@ -274,7 +282,11 @@ class Recorder(contextlib.ExitStack):
             epoch=step / self._run.steps_per_epoch,
             **measured | ({"evaluations": evaluations} if evaluations else {}),
             alarms=alarms.summary(rows, record.run),
-            notes=[*self._notes(record), *self._stretched()],
+            notes=[
+                *self._notes(record),
+                *self._stretched(),
+                *self._on_log.notes(step, self._run.total_steps),
+            ],
         )
         if self._active:
             workdirs.plot_curves(record.folder)

@@ -27,7 +27,7 @@ from contrastive_jax.training.lifting import Lifted, Unlike, lift
 from contrastive_jax.training.program import Packed, Program, Weights, packed, single
 from contrastive_jax.training.run import Run, initial_state, prepare, replicate
 from contrastive_jax.training.step import init_state, make_train_step
-from contrastive_jax.types import Array, PyTree, TrainState
+from contrastive_jax.types import Array, PyTree, TrainState, without
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir import replicas as layout
 
@@ -62,21 +62,20 @@ def program_of(
         return single(prepare(given[0], devices, source=source))
     if jax.process_count() > 1:
         raise ValueError(f"replicas must train in one process; this run has {jax.process_count()}.")
-    given = list(map(configs.as_settings, given))
-    differences = _differences(given)
+    settings = list(map(configs.as_settings, given))
+    differences = _differences(settings)
     devices = list(devices or jax.devices())
-    first = prepare(given[0], devices[:1], source=source)  # a replica's batch is not divided
+    first = prepare(settings[0], devices[:1], source=source)  # a replica's batch is not divided
     if not isinstance(first.source.train, data.Split):
         raise NotReplicas(
             f"data.name={first.source.name!r} is streamed; replicas need images in memory: set"
             " data.stream=off, or train the runs one by one."
         )
-    runs = [first, *(prepare(config, devices[:1], source=first.source) for config in given[1:])]
+    runs = [first, *(prepare(config, devices[:1], source=first.source) for config in settings[1:])]
     everywhere = sharding.make_mesh(devices)  # mesh of evaluation
-    shared = (
-        {} if evaluators.per_run(first.settings.evaluators.values()) else {"evaluators": first.evaluators}
-    )
-    runs = [run._replace(**shared, mesh=everywhere) for run in runs]
+    if not evaluators.per_run(first.settings.evaluators.values()):
+        runs = [run._replace(evaluators=first.evaluators) for run in runs]
+    runs = [run._replace(mesh=everywhere) for run in runs]
     mesh = sharding.make_replica_mesh(len(given), devices)
     # States stay on the host; devices hold only the stacked states.
     states = [jax.device_get(init_state(run.recipe, run.settings.seed)) for run in runs]
@@ -145,7 +144,7 @@ def _stacked(states: Sequence[TrainState], mesh: jax.sharding.Mesh) -> TrainStat
         return jax.make_array_from_callback(values.shape, put, lambda index: values[index])
 
     step = put(sharding.REPLICATED, np.asarray(states[0].step))
-    rest = [dataclasses.replace(state, step=()) for state in states]
+    rest = [without(state, "step") for state in states]
     stacked = jax.tree.map(lambda *each: put(sharding.REPLICAS, np.stack(jax.device_get(each))), *rest)
     return dataclasses.replace(stacked, step=step)
 
@@ -228,8 +227,8 @@ def make_replica_step(lifted: Lifted, mesh: jax.sharding.Mesh, side_by_side: boo
 
     def step(state: TrainState, given: tuple[PyTree, Arrays]) -> tuple[TrainState, Packed]:
         numbers, feed = given
-        replicas = (numbers, dataclasses.replace(state, step=()), feed.index, feed.epoch)
-        shared = dataclasses.replace(feed, index=(), epoch=())
+        replicas = (numbers, without(state, "step"), feed.index, feed.epoch)
+        shared = without(feed, "index", "epoch")
         everywhere, split = sharding.REPLICATED, sharding.REPLICAS
         rest, metrics = jax.shard_map(
             all_here, mesh=mesh, in_specs=(everywhere, everywhere, split), out_specs=split, check_vma=False
@@ -291,5 +290,7 @@ def _same_bits(one: PyTree, two: PyTree) -> bool:
 
 def _feed_shapes(run: Run) -> Arrays:
     """Return the shapes of a single run's feed, without a mesh."""
-    shapes = ResidentReplicas.shapes(run.source.train, run.settings.train.batch_size, run.mesh)
+    train = run.source.train
+    assert isinstance(train, data.Split)  # program_of refuses streamed images
+    shapes = ResidentReplicas.shapes(train, run.settings.train.batch_size, run.mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes)

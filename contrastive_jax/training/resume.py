@@ -116,7 +116,7 @@ def _runs(step: int, had: Facts, run: Run, now: Facts) -> str:
     before, these = had.get("replicas"), json.loads(json.dumps(now.get("replicas")))
     if before == these:
         return ""
-    if these is None:
+    if these is None and before is not None:
         return (
             f"this workdir holds {len(before)} replicas, but this is a single run; choose another --workdir."
         )

@@ -100,7 +100,9 @@ def check_ids(settings: Settings, source: data.Source) -> None:
     """
     vocabulary = settings.encoder.options.get("vocabulary", 0)
     parts = [
-        part for part in (source.train, source.test) if part is not None and part.example.dtype != "float32"
+        part
+        for part in (source.train, source.test)
+        if isinstance(part, data.Split) and part.example.dtype != "float32"  # streamed images are no ids
     ]
     if not vocabulary or not parts:
         return

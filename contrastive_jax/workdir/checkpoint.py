@@ -574,8 +574,8 @@ def _part_like(leaves: dict[str, str], names: tuple[str, ...], sharding: Any, st
             if kind == EMPTY:
                 place[last] = {}
             else:
-                dtype, shape = kind.removesuffix("]").split("[")
-                shape = tuple(map(int, shape.split(","))) if shape else ()
+                dtype, lengths = kind.removesuffix("]").split("[")
+                shape = tuple(map(int, lengths.split(","))) if lengths else ()
                 place[last] = jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
     return like
 

@@ -44,11 +44,16 @@ def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
     columns = min(4, len(shown))
     figure, axes = grid(-(-len(shown) // columns), columns, 3.2, 2.3)
     for place, name in zip(axes.flat, shown, strict=False):
-        for records, colour in zip(runs, colours, strict=False):
-            _curve(place, records, name, colour)
-        place.set_title(metric_table.title(name), fontsize=9, loc="left")
         metric = metric_table.find(name)
-        if metric.logarithmic and place.lines and all((line.get_ydata() > 0).all() for line in place.lines):
+        for records, colour in zip(runs, colours, strict=False):
+            _curve(place, records, name, colour, metric)
+        place.set_title(metric_table.title(name), fontsize=9, loc="left")
+        if (
+            metric
+            and metric.logarithmic
+            and place.lines
+            and all((line.get_ydata() > 0).all() for line in place.lines)
+        ):
             place.set_yscale("log")
     for place in axes.flat[len(shown) :]:
         place.set_axis_off()
@@ -62,13 +67,13 @@ def _moves(curve: np.ndarray) -> bool:
     return len(values) > 1 and bool(np.ptp(values) > 1e-6 * np.abs(values).max())
 
 
-def _curve(place, records: Records, name: str, colour: str) -> None:
+def _curve(place, records: Records, name: str, colour: str, metric: metric_table.Metric | None) -> None:
     middle = points(records, name)
     if not len(middle):
         return
     mark = "o" if len(middle) < 15 else None
     place.plot(*middle.T, color=colour, linewidth=1.3, marker=mark, markersize=3)
-    band = [points(records, other)[:, 1] for other in metric_table.find(name).band]
+    band = [points(records, other)[:, 1] for other in (metric.band if metric else ())]
     if band and all(len(edge) == len(middle) for edge in band):
         low, high = band if len(band) == 2 else (middle[:, 1] - band[0], middle[:, 1] + band[0])
         place.fill_between(middle[:, 0], low, high, color=colour, alpha=0.2)

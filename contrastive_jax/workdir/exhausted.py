@@ -74,7 +74,7 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
         return f"{file or f'a file of {workdir}'} cannot grow ({why})."
     places = _places(workdir)
     if file is None:  # the error names no file: find the place without room
-        empty = [place for place in places if _room(place) is not None and _room(place)[0] < 2**20]
+        empty = [place for place in places if (room := _room(place)) and room[0] < 2**20]
         if not empty:
             free = ", ".join(
                 f"{place} has {size(room[0])} free" for place in places if (room := _room(place))

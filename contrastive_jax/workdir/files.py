@@ -46,7 +46,7 @@ def read_json(path: str | os.PathLike, kind: type = object) -> Any:
         why = f"it is not JSON ({_short(error)})" if text else "it is empty"
         raise Broken(f"{path} is broken: {why}.") from None
     if not isinstance(value, kind):
-        names = {dict: "an object", list: "a list"}
+        names: dict[type, str] = {dict: "an object", list: "a list"}
         raise Broken(
             f"{path} is broken: it must hold {names[kind]}, and it holds {_short(json.dumps(value))}."
         )

@@ -68,26 +68,33 @@ def lock(workdir: str | os.PathLike, report: Callable[[str], None] = print) -> I
         held.release()
 
 
-def check_writable(workdir: str | os.PathLike) -> None:
-    """Create a workdir if it is missing, and refuse one that cannot be written, before anything is computed.
+def check_writable(workdir: str | os.PathLike, output: str | os.PathLike | None = None) -> str | os.PathLike:
+    """Return the folder that a mode writes to: ``output``, or else the workdir; call this before all computations.
 
     Raises:
-      OSError: it cannot be written, or has a link to a place outside of it.
+      OSError: it cannot be written (or created, if it is missing), or the workdir has a link to a place outside of it.
     """
-    if not remote.is_remote(workdir):
-        check_links(workdir)
+    folder = workdir if output is None else output
+    if not remote.is_remote(folder):
+        if output is None:
+            check_links(workdir)
         try:
-            pathlib.Path(workdir).mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=workdir):
-                pass
+            path = pathlib.Path(folder).absolute()
+            with tempfile.TemporaryFile(dir=next(one for one in (path, *path.parents) if one.exists())):
+                pass  # in the first folder that exists: writing creates the others
         except OSError as error:
-            raise _not_writable(pathlib.Path(workdir), error) from None
+            if output is None:
+                raise _not_writable(
+                    pathlib.Path(workdir), error, "Name a folder to write to, --output"
+                ) from None
+            raise OSError(
+                f"--output={output} cannot be written: {error.strerror or error}. Name another folder."
+            ) from None
+    return folder
 
 
-def _not_writable(workdir: pathlib.Path, error: OSError) -> OSError:
-    return OSError(
-        f"the workdir {workdir} cannot be written: {error.strerror or error}. Choose another --workdir."
-    )
+def _not_writable(workdir: pathlib.Path, error: OSError, advice: str = "Choose another --workdir") -> OSError:
+    return OSError(f"the workdir {workdir} cannot be written: {error.strerror or error}. {advice}.")
 
 
 def _held_by(path: pathlib.Path) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Logbook:
         verbose: whether to log that TensorBoard files are not written, and which packages to install.
         active: False writes nothing, for all processes but the first.
         report: called with a message about a repaired or lost file.
+        on_record: called with the step and the single numbers of every new record, ``timing`` included.
 
     Raises:
         OSError: the workdir cannot be written.
@@ -60,8 +61,9 @@ class Logbook:
         verbose: bool = False,
         active: bool = True,
         report: Callable[[str], None] = log,
+        on_record: Callable[[int, dict[str, float]], None] | None = None,
     ):
-        self._file, self._writers = None, []
+        self._file, self._writers, self._on_record = None, [], on_record
         self._written: set[tuple] = set()
         if not active:
             return
@@ -108,7 +110,7 @@ class Logbook:
             )
         metrics, timing = jax.device_get((dict(metrics), dict(timing or {})))
         numbers = {name: _numbers_of(name, value) for name, value in metrics.items()}
-        record = {"step": int(step), "epoch": float(epoch), **numbers}
+        record: dict[str, Any] = {"step": int(step), "epoch": float(epoch), **numbers}
         self.check()
         if _identity(record) in self._written:
             return
@@ -120,6 +122,9 @@ class Logbook:
         for writer in self._writers:
             writer.write_scalars(int(step), {**scalars, **timing})
             writer.flush()
+        if self._on_record is not None:
+            single = {"epoch": epoch, **scalars, **timing}
+            self._on_record(int(step), {name: float(value) for name, value in single.items()})
 
     def check(self) -> None:
         """Raise OSError if the file, or its workdir, was removed or replaced during the run."""
@@ -248,7 +253,7 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
         if start_step:
             report(f"{path} is missing: the metrics of the first {start_step:,} steps are lost.")
         return set()
-    whole = {}
+    whole: dict[tuple, Mapping[str, Any]] = {}
     records, wrong = _records(path)
     if wrong:
         aside = path.with_name(f"{path.name}.broken")

@@ -35,7 +35,8 @@ class Remote(os.PathLike):
             epath.Path(address),
             private.cache_home() / "contrastive_jax" / "workdirs" / name,
         )
-        self._address, self._sent = address, {}
+        self._address = address
+        self._sent: dict[str, tuple[int, int]] = {}
 
     def __str__(self) -> str:
         return self._address
@@ -148,12 +149,14 @@ def mirrored(workdir: str | os.PathLike) -> Iterator[Any]:
 
 
 def supports_remote(mode: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a mode ``(config, workdir, **options)`` whose workdir may also be an address."""
+    """Return a mode ``(config, workdir, **options)`` whose workdir and option ``output`` may also be addresses."""
 
     @functools.wraps(mode)
     def call(config, workdir, **options):
-        with mirrored(workdir) as here:
-            return mode(config, here, **options)
+        with contextlib.ExitStack() as copies:
+            if options.get("output") is not None:
+                options["output"] = copies.enter_context(mirrored(options["output"]))
+            return mode(config, copies.enter_context(mirrored(workdir)), **options)
 
     return call
 
@@ -179,7 +182,7 @@ def expanded(path: str | os.PathLike) -> str | os.PathLike:
     return os.path.expanduser(path) if isinstance(path, str) else path
 
 
-def checkpoints_of(path: str) -> epath.Path:
+def checkpoints_of(path: str | os.PathLike) -> epath.Path:
     """Return the folder of a workdir's checkpoints if there is one, otherwise ``path`` itself."""
     inside = checkpoints(path)
     return inside if inside.exists() else inside.parent

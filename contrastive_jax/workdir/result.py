@@ -152,7 +152,7 @@ def measured_before(
 def environment() -> dict[str, Any]:
     """Return versions, devices and the git commit of the source (None outside of a repository)."""
     names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scikit-learn", "contrastive_jax")
-    versions = {"python": platform.python_version()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for name in names:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -1,7 +1,7 @@
-"""Encoder weights in safetensors files, in torchvision's naming, with the metadata needed to use them.
+"""Encoder weights in files, with the names of torchvision or timm, and the metadata needed to use them.
 
-Metadata map names to text, the only kind that safetensors has; those of :data:`FACTS` are JSON. Reading a file
-executes no code.
+Files are safetensors, or of PyTorch (``.pth``), of which tensors alone are read. Metadata map names to text, the
+only kind that safetensors has; those of :data:`FACTS` are JSON. Reading a file executes no code.
 """
 
 import json
@@ -14,11 +14,12 @@ import jax
 import numpy as np
 
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.models import encoders, resnet, torchvision_names
+from contrastive_jax.models import encoders, resnet, torchvision_names, vit_names
 from contrastive_jax.models.norm import norm
 from contrastive_jax.types import PyTree
 
 SUFFIX = ".safetensors"
+PYTORCH = (".pth", ".pt")
 FACTS = ("encoder", "preprocessing", "config", "step")
 
 
@@ -28,23 +29,29 @@ class Weights(NamedTuple):
     params: PyTree  # the encoder's, in NumPy
     stats: PyTree
     about: dict[str, Any]  # those of FACTS that the file has
+    encoder: dict[str, Any]  # name and options of the encoder, as the arrays show them
+    channels: int  # of the images
 
 
 def is_file(path: str | os.PathLike) -> bool:
     """Return whether a path has the suffix of a weights file, which need not exist."""
-    return str(path).endswith(SUFFIX)
+    return str(path).endswith((SUFFIX, *PYTORCH))
 
 
 def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[str, Any]) -> None:
-    """Write the encoder's arrays atomically and bit for bit, with the metadata ``about``, named as in FACTS."""
+    """Write the encoder's arrays atomically and bit for bit, with the metadata ``about``, named as in FACTS.
+
+    The names are torchvision's for a ResNet, timm's for a ViT of variant "class_token".
+    """
     from safetensors.numpy import save_file
 
     import contrastive_jax
 
-    state = {
-        name: np.ascontiguousarray(array)
-        for name, array in torchvision_names.to_torchvision(params, stats).items()
-    }
+    if "class_token" in params:
+        named = vit_names.to_state(params, about["encoder"]["patch"])
+    else:
+        named = torchvision_names.to_torchvision(params, stats)
+    state = {name: np.ascontiguousarray(array) for name, array in named.items()}
     # "pt": other libraries expect this of a file for PyTorch.
     text = {"format": "pt", "contrastive_jax": contrastive_jax.__version__}
     text |= {name: json.dumps(workdirs.shareable(about[name])) for name in FACTS if name in about}
@@ -53,30 +60,78 @@ def save(path: str | os.PathLike, params: PyTree, stats: PyTree, about: Mapping[
 
 
 def load(path: str | os.PathLike) -> Weights:
-    """Read a file of :func:`save`, or any torchvision ResNet's state dict in a safetensors file.
+    """Read a file of :func:`save`, or the state dict of a ResNet or ViT of torchvision or timm.
+
+    The ViT is of variant "class_token", see :func:`contrastive_jax.models.vit_names.from_state`. A file of PyTorch
+    may hold the state dict under the key ``state_dict`` or ``model``.
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: the file is not safetensors, or does not hold a ResNet.
+      ValueError: the file cannot be read, or does not hold such a network.
     """
-    from safetensors import SafetensorError, safe_open
-
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}.")
+    state, text = (_of_pytorch(path), {}) if str(path).endswith(PYTORCH) else _of_safetensors(path)
+    vit = vit_names.is_vit(state)
     try:
-        with safe_open(path, framework="numpy") as file:
-            text = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
-    except (SafetensorError, TypeError) as error:  # TypeError: an element type that NumPy lacks
-        raise ValueError(f"{path} cannot be read as safetensors: {error}") from None
-    try:
-        params, stats = torchvision_names.from_torchvision(state)
+        _check_numbers(state)
         about = {name: json.loads(text[name]) for name in FACTS if name in text}
+        if vit:
+            params, options, count = vit_names.from_state(state)
+            return Weights(params, {}, about, options, count)
+        params, stats = torchvision_names.from_torchvision(state)
         _check_shapes(params)
         _check_statistics(state)
     except (ValueError, RecursionError) as error:  # RecursionError: metadata that is nested too deep
-        raise ValueError(f"{path} is not a ResNet with torchvision's names: {error}") from None
-    return Weights(params, stats, about)
+        network = (
+            "ViT with a class token and the names of timm or torchvision"
+            if vit
+            else "ResNet with torchvision's names"
+        )
+        raise ValueError(f"{path} is not a {network}: {error}") from None
+    return Weights(params, stats, about, {"name": "resnet", **architecture(params)}, channels(params))
+
+
+def _of_safetensors(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], Mapping[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+            return state, file.metadata() or {}
+    except (SafetensorError, TypeError) as error:  # TypeError: an element type that NumPy lacks
+        raise ValueError(f"{path} cannot be read as safetensors: {error}") from None
+
+
+def _of_pytorch(path: str | os.PathLike) -> dict[str, np.ndarray]:
+    """Read the tensors of a file of PyTorch, whose other objects would run code and are refused."""
+    try:
+        import torch
+    except ImportError:
+        raise ValueError(
+            f"{path} is a file of PyTorch, which needs torch: pip install 'contrastive_jax[torch]'; or save its state"
+            " dict with safetensors.torch.save_file."
+        ) from None
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises nearly anything on damaged bytes
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(f"{path} cannot be read as a file of tensors: {reason}") from None
+    for key in ("state_dict", "model"):
+        held = held[key] if isinstance(held, Mapping) and isinstance(held.get(key), Mapping) else held
+    if not isinstance(held, Mapping) or not all(isinstance(one, torch.Tensor) for one in held.values()):
+        raise ValueError(f"{path} does not hold a state dict, whose values are tensors.")
+    halves = torch.bfloat16  # a type that NumPy lacks
+    return {
+        str(name): (one.float() if one.dtype == halves else one).detach().numpy()
+        for name, one in held.items()
+    }
+
+
+def _check_numbers(state: Mapping[str, np.ndarray]) -> None:
+    for name, array in state.items():
+        if not name.endswith("num_batches_tracked") and not np.issubdtype(array.dtype, np.floating):
+            raise ValueError(f"its {name} is {array.dtype}; weights must be floating.")
 
 
 def _check_shapes(params: PyTree) -> None:
@@ -90,11 +145,10 @@ def _check_shapes(params: PyTree) -> None:
 def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
     for name, array in state.items():
         layer, _, leaf = name.rpartition(".")
-        if leaf != "num_batches_tracked" and not np.issubdtype(array.dtype, np.floating):
-            raise ValueError(f"its {name} is {array.dtype}; weights must be floating.")
         if leaf == "bias" and layer != "fc":
             for other in ("weight", "running_mean", "running_var"):
-                if np.shape(state.get(f"{layer}.{other}")) != array.shape:
+                beside = state.get(f"{layer}.{other}")
+                if beside is None or np.shape(beside) != array.shape:
                     raise ValueError(f"its {layer} has no {other}, or one of another shape.")
 
 
@@ -106,10 +160,10 @@ def architecture(params: PyTree) -> dict[str, Any]:
     Raises:
       ValueError: the parameters match no such network.
     """
-    blocks = [
+    groups = (
         sum(name.startswith(f"group{group}_block") for name in params) for group in range(1, len(params))
-    ]
-    blocks = tuple(count for count in blocks if count)
+    )
+    blocks = tuple(filter(None, groups))
     bottleneck = "conv3" in params.get("group1_block0", {})
     depths = [d for d, counts in resnet.BLOCKS.items() if counts == blocks and (d >= 50) == bottleneck]
     if not depths or "stem_conv" not in params:

@@ -98,7 +98,7 @@ def source_of(config: Mapping[str, Any]) -> Any | None:
     name = config["data"]["name"]
     if not list(pathlib.Path(folder).glob(f"{name}-*.zip")):
         return None
-    from contrastive_jax.data.split import held_out
+    from contrastive_jax.data.storage import held_out
     from contrastive_jax.training import run as runs
 
     source = read(name, pathlib.Path(folder))

@@ -28,7 +28,7 @@ from experiments.harness.table import ROOT, config_of, stem_of
 IMMATERIAL = (
     *("name", "seed", "checkpoint", "preview", "embed", "export", "report", "profile"),
     *("log.tensorboard", "log.wandb", "optimizer.shard_state", "train.remat", "train.deterministic"),
-    *("data.dir", "data.memory_limit", "data.workers"),
+    *("log.on_log", "data.dir", "data.memory_limit", "data.workers"),
 )
 # Leaves younger than some run that is kept -> the value that does what was done before there was the leaf.
 SINCE: dict[str, Any] = {

@@ -69,7 +69,7 @@ def test_a_step_that_does_not_fit_is_described_without_its_speed(tmp_path, monke
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 160639008808 bytes.")
 
     monkeypatch.setattr(describe, "race", too_large)
-    facts = describe.describe(configs.plain(configs.load("digits:scale=smoke")), str(tmp_path / "run"))
+    facts = describe.describe("digits:scale=smoke", str(tmp_path / "run"))
     assert facts["temp_mib"] > 0 and not any("images_per_second" in name for name in facts)
     assert "not measured: train.batch_size=32 does not fit: the step needs" in capsys.readouterr().out
 

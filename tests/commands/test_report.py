@@ -176,8 +176,10 @@ def test_the_nearest_neighbours_are_scikit_learns_and_their_pictures_the_images(
 
 def test_several_runs_side_by_side_show_what_differs(workdir, tmp_path):
     other = make_run(tmp_path / "second", seed=1, tau=0.5)
+    file = report.report({"report": SETTINGS}, str(workdir), quiet=True)
+    own = pathlib.Path(file).read_text()
     _, page = of(f"{workdir},{other}")
-    assert (workdir / "report.html").exists() and "second" in page.text
+    assert pathlib.Path(file).read_text() == own and "second" in page.text
     before_all = page.text.partition("All ")[0]
     assert "Options that differ between the runs" in page.text and "temperature.tau 0.1 0.5" in before_all
     assert "seed 0 1" in before_all and "optimizer.name" not in before_all
@@ -389,7 +391,27 @@ def test_odd_metrics_end_no_report(record, tmp_path):
 
 
 def test_a_comparison_leaves_the_runs_own_page_alone():
-    assert report.file_name(["a"]) == "report.html"
-    assert report.file_name(["a", "b", "c d"]) == "report_with_b_c-d.html"
-    long = report.file_name(["a", *map(str, range(100))])
-    assert len(long) < 160 and long != report.file_name(["a", *map(str, range(101))])
+    usual = sections.Report()
+    assert report.file_name(["a"], usual) == "report.html"
+    assert report.file_name(["a", "b", "c d"], usual) == "report_with_b_c-d.html"
+    assert report.file_name(["a", "b"], usual, first=True) == "report_a_with_b.html"
+    long = report.file_name(["a", *map(str, range(100))], usual)
+    assert len(long) < 160 and long != report.file_name(["a", *map(str, range(101))], usual)
+
+
+def test_a_page_with_other_options_leaves_the_page_before_alone():
+    other = sections.Report(map="pca", layer="projection_1")
+    assert report.file_name(["a"], other) == "report_layer-projection_1_map-pca.html"
+    assert (
+        report.file_name(["a", "b"], other, first=True) == "report_a_with_b_layer-projection_1_map-pca.html"
+    )
+    every = {"images": 20, "layer": "x", "map": "pca", "queries": 3, "neighbours": 2}
+    one_changed = [report.file_name(["a"], sections.Report(**{name: every[name]})) for name in every]
+    assert every.keys() == vars(sections.Report()).keys() and len({"report.html", *one_changed}) == 6
+
+
+def test_a_run_is_shown_once(workdir, tmp_path):
+    (tmp_path / "link").symlink_to(workdir)
+    for twice in (f"{workdir},{workdir}", f"{workdir},{tmp_path}/link"):
+        with pytest.raises(ValueError, match="names the run .* twice; name each run once"):
+            report.report(configs.base(), twice)

@@ -235,10 +235,10 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
     options = {"size": size, "memory_limit": 1, "stream": "off", "workers": 0, "resize": "exact"}
     files, shape = IMAGES[:6], PIXELS.shape[1:]
-    whole, _ = storage.stored("memory", [Memory(files, shape), None], corrupt="raise", **options)
+    whole, _ = storage.stored("memory", Memory(files, shape), None, corrupt="raise", **options)
     damaged = Memory([*files[:2], b"no image", b"", files[4], files[4][:60]], shape)
     with pytest.warns(RuntimeWarning) as said:
-        split, _ = storage.stored("memory", [damaged, None], corrupt="replace", **options)
+        split, _ = storage.stored("memory", damaged, None, corrupt="replace", **options)
     stands_in = [0, 1, 4, 4, 4, 0]
     for name in ("image", "label", "group"):
         np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
@@ -246,9 +246,9 @@ def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
     assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
     assert messages[2].endswith("image 0 of memory replaces it") and "0x" not in messages[0]
     with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
-        storage.stored("memory", [damaged, None], corrupt="raise", **options)
+        storage.stored("memory", damaged, None, corrupt="raise", **options)
     with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
-        storage.stored("memory", [Memory([b""] * 3, shape), None], corrupt="replace", **options)
+        storage.stored("memory", Memory([b""] * 3, shape), None, corrupt="replace", **options)
 
 
 class Gone(Memory):
@@ -335,7 +335,8 @@ def test_wrong_options():
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.storage.stored(
             "x",
-            [Memory(IMAGES)],
+            Memory(IMAGES),
+            None,
             size=0,
             memory_limit=1.0,
             stream="yes",
@@ -365,7 +366,7 @@ def test_auto_streams_what_does_not_fit_or_differs_in_size():
     alike = Memory(IMAGES, (20, 24, 3))
 
     def kind(memory, **changes):
-        return type(data.storage.stored("x", [memory, None], **options | changes)[0])
+        return type(data.storage.stored("x", memory, None, **options | changes)[0])
 
     assert kind(alike) is data.Split and kind(alike, stream="on") is data.Streamed
     assert kind(alike, memory_limit=1e-5) is data.Streamed

@@ -136,6 +136,10 @@ def test_a_long_run_still_counts_every_step():
         (dict(learning_rate=float("nan")), ["schedule.learning_rate is nan"]),
         (dict(name="step"), ["schedule.milestones is empty"]),
         (dict(name="step", milestones=(5, 3)), ["schedule.milestones is (5, 3)", "increasing"]),
+        (
+            dict(name="step", milestones=("5 epochs", 9)),
+            ["schedule.milestones is ('5 epochs', 9)", "of whole numbers"],
+        ),
         (dict(end_factor=2.0), ["schedule.end_factor is 2.0"]),
         (dict(per_epoch=True), ["schedule.steps_per_epoch is 0"]),
         (dict(batch_size=0), ["schedule.batch_size is 0"]),

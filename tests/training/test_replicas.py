@@ -341,8 +341,8 @@ def test_a_report_of_replicas_shows_each_of_them_and_their_mean(whole):
     given, workdir, results = whole
     shown = {"report": given[0]["report"] | {"images": 20, "map": "pca"}}
     page = report.report(given[0] | shown, str(workdir), quiet=True)
-    assert page == str(workdir / "report.html")
-    text = (workdir / "report.html").read_text()
+    assert page == str(workdir / "report_images-20_map-pca.html")
+    text = pathlib.Path(page).read_text()
     assert "replica_0" in text and "replica_1" in text
     both = [result["evaluations"]["trained"] for result in results]
     mean = table.cell(table.mean_of(both)["knn"])

@@ -93,8 +93,8 @@ def test_a_workdir_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch)
         pass
     with pytest.raises(OSError, match="the workdir .*file/run cannot be written: Not a directory"):
         locks.check_writable(tmp_path / "file/run")
-    locks.check_writable(tmp_path / "new")
-    assert [*(tmp_path / "new").iterdir()] == []
+    assert locks.check_writable(tmp_path / "new/run") == tmp_path / "new/run"
+    assert not (tmp_path / "new").exists()
 
     def refuse(self):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
