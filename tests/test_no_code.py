@@ -120,5 +120,5 @@ def test_paths_in_a_config_are_read_and_only_the_workdir_is_written(tmp_path, mo
 @pytest.mark.parametrize("name", ["../out", "/etc/x", "..", "a/b", "a\\..\\b", ".x", "a\0b", "", "a\n"])
 def test_a_name_which_is_part_of_the_default_workdir_leads_nowhere_else(name):
     config = configs.plain(configs.complete(configs.base())) | {"name": name}
-    with pytest.raises(ValueError, match="name is .*; it names a folder"):
+    with pytest.raises(ValueError, match="name is .*; it must be a folder name"):
         schema.check(config)

@@ -83,7 +83,8 @@ def test_the_config_has_their_options_and_no_others(config):
     assert config["loss"] == {"mine:squared": {"weight": 1.0, "power": 1.5}}
     assert config["optimizer"] == {"name": "mine:lion", "weight_decay": 1e-4}  # digits' own stays
     assert config["schedule"] == {"name": "mine:triangle", "peak": 0.002}
-    assert config["augment"] == {"preset": "mine:shifted", "size": 8, "shift": 0.1}
+    local = {"local_views": 0, "local_size": None, "local_crop_min": 0.05, "local_crop_max": 0.14}
+    assert config["augment"] == {"preset": "mine:shifted", "size": 8, "views": 2, "shift": 0.1} | local
 
 
 def test_an_evaluator_of_ones_own_is_a_column_beside_the_others(modules):
@@ -306,9 +307,9 @@ def test_arrays_are_a_data_set():
         ((images, labels, None, labels), "test_labels are given without test_images"),
         (
             (images, np.eye(6, 3, dtype=int), images[:2], labels[:2]),
-            r"labels are \[6, 3\] and test_labels \[2\]",
+            r"labels are \[6, 3\] and test_labels are \[2\]",
         ),
-        ((images, np.eye(6, 3, dtype=int), images[:2], np.eye(2, dtype=int)), r"test_labels \[2, 2\]"),
+        ((images, np.eye(6, 3, dtype=int), images[:2], np.eye(2, dtype=int)), r"test_labels are \[2, 2\]"),
     ):
         with pytest.raises(ValueError, match=message):
             data.from_arrays(*wrong)

@@ -131,8 +131,7 @@ has the papers. A data set's config may scale a queue, alpha or K.
 | method | changes |
 | --- | --- |
 {methods}
-Not included: methods without a contrast except BYOL (SimSiam, Barlow Twins, VICReg, SwAV, DINO), masked images,
-multi-crop.
+Not included: methods without a contrast except BYOL (SimSiam, Barlow Twins, VICReg, SwAV, DINO), masked images.
 
 ## Configs
 

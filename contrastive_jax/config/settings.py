@@ -262,9 +262,8 @@ def settle(
     Overridden options stay, and raise an error later if the new function does not have them. A new augmentation
     preset or evaluator starts from its own defaults (but keeps the number and size of views, or ``layer``). Other
     sections keep the value of options that both functions have (tau of a temperature), if the new function accepts
-    it; an option
-    ``like`` becomes the old function's name. ``before`` is the config before the overrides; ``overridden``
-    holds the names of the overridden leaves (or whole sections).
+    it; an option ``like`` becomes the old function's name. ``before`` is the config before the overrides;
+    ``overridden`` holds the names of the overridden leaves (or whole sections).
     """
     find = find or Finder()
     with config.unlocked():

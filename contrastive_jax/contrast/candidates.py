@@ -25,10 +25,7 @@ class Candidates(NamedTuple):
     apply: Callable[..., tuple[list[Pool], PyTree]]
     same_group: str  # "exclude" or "keep" candidates of the query's own group
     most: Callable[[int], int]  # W -> number of candidates per query when all groups differ
-    by: str = (
-        "positive"  # a query's pool is that of its "positive", in the order of positive_keys, or of its own
-    )
-    # view ("query"), in the order of the queries
+    by: str = "positive"  # a query's pool: its positive's, in the order of positive_keys, or its own view's ("query")
 
 
 def _pool(keys: Array, group: Array) -> Pool:

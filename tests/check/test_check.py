@@ -22,7 +22,7 @@ NUMPY = {
     "candidates": (broken.two_logarithms, "dcl", "logarithms of two sums"),
     "self_pair": (broken.self_in_the_sum, "nt_xent", "the query itself"),
     "positive": (broken.positive_in_dcl, "dcl", "that is InfoNCE"),
-    "duplicates": (broken.equal_rows_masked, "nt_xent", "exactly"),
+    "duplicates": (broken.equal_rows_masked, "nt_xent", "the exact one is"),
     "several_positives": (broken.in_the_logarithm, "supcon", "inside the logarithm"),
     "class_of_one": (broken.divided_by_no_positives, "supcon", "divides by zero"),
     "batch_of_two": (broken.small_batches_skipped, "nt_xent", "the value is 0"),
@@ -34,7 +34,7 @@ NUMPY = {
     "determinism": (broken.dropout, "nt_xent", "a second call"),
 }
 JAX = {
-    "gradient": (broken.keys_detached, "info_nce", "array b carries no gradient"),
+    "gradient": (broken.keys_detached, "info_nce", "array b has no gradient"),
     "zero_rows": (broken.norm_divides_by_zero, "info_nce", "divides by zero"),
     "tau_0_01": (broken.exponentials, "info_nce", "NaN or infinity"),
     "large_logits": (broken.exponentials, "info_nce", "largest logit"),

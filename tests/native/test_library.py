@@ -61,7 +61,7 @@ def copier(folder):
 
 def test_an_unknown_value_of_the_switch_is_refused(monkeypatch):
     monkeypatch.setenv(library.SWITCH, "yes")
-    with pytest.raises(ValueError, match=r"CONTRASTIVE_JAX_CPU_KERNELS='yes'; allowed: on, direct, off"):
+    with pytest.raises(ValueError, match="CONTRASTIVE_JAX_CPU_KERNELS is 'yes'; .* on, direct, off"):
         native.check_switch()
 
 

@@ -196,7 +196,7 @@ def test_metrics_that_are_lost_before_a_resume_are_a_word(tmp_path):
     path.write_bytes(b"")
     assert "no record" in told(20)[0]
     path.unlink()
-    assert "is gone" in told(20)[0]
+    assert "metrics.jsonl is missing" in told(20)[0]
     path.unlink()
     assert told(0) == []
 
