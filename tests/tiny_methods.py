@@ -26,6 +26,8 @@ def tiny(method, **leaves):
     config.augment = {"preset": "none", "size": 8}
     config.data.name = "digits"
     config.projector.out = 16
+    for head in (config.projector, config.predictor):
+        head.hidden = min(head.get("hidden", 0), 16)
     config.optimizer = {"name": "sgd", "weight_decay": 1e-4}  # Adam divides by what is only rounding
     config.schedule.learning_rate = 0.03
     with config.unlocked():

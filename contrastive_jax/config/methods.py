@@ -29,7 +29,7 @@ MOCO_V3 = ACROSS | {
     "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},
     "norm": {"scope": "per_view"},
     "projector": {"layers": 2, "hidden": 4096, "out": 256, "norm": "all_without_scale"},
-    "predictor": {"layers": 2, "hidden": 4096, "out": 256, "norm": "hidden"},
+    "predictor": {"layers": 2, "hidden": 4096, "out": 0, "norm": "hidden"},
     "temperature": {"name": "fixed", "tau": 1.0},
     "loss": {"info_nce": 4.0},
 }
