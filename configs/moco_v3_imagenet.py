@@ -10,7 +10,7 @@ Paper: not printed in the five papers; CONFIG.md has ResNet-50 68.9 at 100 epoch
 epochs ViT-S/16 73.2, ViT-B/16 76.7.
 
 Arguments: ``encoder`` (resnet, vit_small, vit_base), ``epochs`` (resnet: 100, 300 or 1000; a ViT has 300), ``scale``
-(gpu: batch 512, 20 epochs).
+(gpu: batch 512, 20 epochs; smaller scales have their ResNet-18 with every ``encoder``).
 
 Assumed: nothing; the commands and the code's defaults have all settings. Differences from the code: a ViT's feature
 is the mean of its tokens (theirs: a class token); blur is a true Gaussian; the predictor's last layer has a bias if
@@ -34,10 +34,6 @@ def get_config(arg=""):
     epochs = options.epochs or lengths[0]
     if epochs not in lengths:
         raise ValueError(f"epochs is {epochs}; with encoder={options.encoder} it must be one of {lengths}.")
-    if options.encoder != "resnet" and options.scale not in ("paper", "gpu"):
-        raise ValueError(
-            f"scale is {options.scale!r}; a ViT of 16-pixel patches has the scales paper and gpu."
-        )
     config = configs.base()
     config.name = "moco_v3_imagenet"
     config.data.name = "imagenet2012"
@@ -52,8 +48,9 @@ def get_config(arg=""):
         config.optimizer = {"name": "lars", "weight_decay": decay, "momentum_order": "lr_last"}
         config.schedule.update({"learning_rate": rate, "warmup": "10 epochs"})
     else:
-        dim = VITS[options.encoder]
-        config.encoder = {"name": "vit", "patch": 16, "dim": dim, "heads": 12, "frozen_patches": True}
+        if options.scale in ("paper", "gpu"):
+            dim = VITS[options.encoder]
+            config.encoder = {"name": "vit", "patch": 16, "dim": dim, "heads": 12, "frozen_patches": True}
         config.projector.layers = 3
         config.predictor.norm = "all_without_scale"
         config.temperature.tau, config.loss.info_nce = 0.2, 0.8

@@ -577,7 +577,6 @@ def test_differs_in_exactly_these_lines(pair, lines):
         ("saturation.py:loss=lse", ["'lse'", "logsumexp"]),
         ("moco_v3_imagenet.py:encoder=vit", ["'vit'", "vit_small"]),
         ("moco_v3_imagenet.py:epochs=200", ["epochs is 200", "100, 300, 1000"]),
-        ("moco_v3_imagenet.py:encoder=vit_base,scale=cpu", ["'cpu'", "paper and gpu"]),
         ("folder.py:dir=my photos,2020", ["'2020'", "--config.section.option"]),
         ("multidigits.py:count=17", ["count=17", "1 to 16"]),
         ("multidigits.py:size=81", ["size=81", "20 to 80"]),
