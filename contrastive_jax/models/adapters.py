@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from contrastive_jax import native, sharding
 from contrastive_jax.lookup import is_own
 from contrastive_jax.models.resnet import ResNet
+from contrastive_jax.models.vit import ViT
 from contrastive_jax.types import Array, PyTree
 
 Shape = jax.ShapeDtypeStruct  # shape of one view, such as float32 [h, w, c] for an image
@@ -66,7 +67,8 @@ def component(made: Any, name: str) -> Component:
     init = functools.partial(_init, encoder, made.draw if ours else None)
     if is_own(name):
         shapes, init = functools.partial(_named, name, shapes), functools.partial(_named, name, init)
-    return Component(init, shapes, encoder.apply if scoped else _automatic(encoder.apply), scoped)
+    no_norm = isinstance(made, ViT)  # its statistics are frozen weights
+    return Component(init, shapes, encoder.apply if scoped else _automatic(encoder.apply), scoped or no_norm)
 
 
 def _of_linen(module: nn.Module, takes: Mapping[str, Any]) -> Encoder:
