@@ -24,7 +24,7 @@ MOCO_V1 = (
     }
 )
 # The loss of a ResNet-50 at tau = 1. The code multiplies InfoNCE by 2 tau and adds both directions, so that the weight
-# is 4 tau; the optimizers that normalise the gradient (LARS, AdamW) hardly read it.
+# is 4 tau. LARS and AdamW normalise the gradient, so that the factor hardly matters.
 MOCO_V3 = ACROSS | {
     "target": {"name": "ema", "decay": 0.99, "schedule": "cosine"},
     "norm": {"scope": "per_view"},

@@ -530,8 +530,8 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
     several = a.ndim == b.ndim == 3 and (a.shape[0], a.shape[2]) == (b.shape[0], b.shape[2])
     if not several and (a.ndim != 2 or a.shape != b.shape) or not a.size or not b.size:
         raise ValueError(
-            f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], or of several views [N, Q, D] and"
-            " [N, W, D], not empty."
+            f"contrastive_loss: a {a.shape} and b {b.shape} must both be [N, D], or [N, Q, D] and [N, W, D] of"
+            " several views, with equal N and D and not empty."
         )
     rows, width = a.shape[0], a.shape[-1]
     if queue is not None and (queue.ndim != 2 or queue.shape[1] != width or not queue.size):
@@ -567,7 +567,7 @@ def _pairs(queries: int, keys: int, candidates: str, directions: str, several: b
     pairs = ordered_pairs(1 if directions == "one_way" else queries, keys)
     if not pairs:
         raise ValueError(
-            "contrastive_loss: a and b have one view, the same, which has no positive; take two or more."
+            "contrastive_loss: a and b have one view, the same, which has no positive; use two or more views."
         )
     if candidates == "own_view" and (without := next((q for q, _ in pairs if q >= keys), None)):
         raise ValueError(

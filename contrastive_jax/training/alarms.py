@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from contrastive_jax import augment
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast.diagnostics import rounds_to_zero
 from contrastive_jax.data.noise import NOTE
+from contrastive_jax.kinds import parameters
 from contrastive_jax.training.run import Run
 
 PREFIX = "alarm/"
@@ -48,6 +50,13 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
         sentences.append(
             "dtype=bfloat16 is not faster than float32 on a CPU, and rounds more; use float32 on a CPU."
         )
+    options, known = settings.augment.options, parameters(augment.make_views)
+    if not options.get("local_views"):
+        local = ("local_size", "local_crop_min", "local_crop_max")
+        for name in (n for n in local if n in options and options[n] != known[n].default):
+            sentences.append(
+                f"augment.{name} is {options[name]}, but augment.local_views is 0: there are no local views."
+            )
     named = [*settings.loss, *configs.leaves(settings).values()]
     if here := [name for name in named if isinstance(name, str) and name.startswith("__main__:")]:
         sentences.append(

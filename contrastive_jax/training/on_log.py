@@ -68,7 +68,7 @@ class OnLog:
         if self._failure is None:
             raise RuntimeError(f"{self._option} failed on the first process; its output has the error.")
         step, error = self._failure
-        saved = f"step {step} is saved in {workdir}; the same command goes on from there."
+        saved = f"step {step} is saved in {workdir}. Repeat the command to resume."
         if self._given:
             error.add_note(f"on_log raised this; {saved}")
             raise error

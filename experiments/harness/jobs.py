@@ -125,8 +125,8 @@ def sweep_points(table: Table, scale: str, row: str) -> list[Point]:
 def choosing(table: Table, scale: str, cell: Cell) -> list[Job]:
     """Return the jobs that a cell's sweep chooses by; none without a sweep.
 
-    At small scales a sweep whose best rate is its least or its largest goes on beyond it, twice at most (or as often as
-    the table's ``further`` says): a claim is judged at rates inside of what was tried.
+    At small scales a sweep whose best rate is its least or its largest is extended beyond it, at most twice (or
+    ``table.further`` times), so that the best rate lies inside the range that was tried.
     """
     points = sweep_points(table, scale, cell[0])
     found = [Job(table.name, scale, cell, p, chosen=False) for p in points if p]

@@ -78,7 +78,7 @@ def found_by_scale(table: Table) -> dict[str, Any]:
 
 
 def judged(claim: Claim, by_scale: Mapping[str, Any]) -> tuple[str, Judgement]:
-    """Return the largest scale whose runs can judge a claim, and what they say; else the largest that has evidence.
+    """Return the largest scale whose runs can decide a claim, and their result; else the largest with evidence.
 
     Of the latter by 10 labels a class where these could have judged. ``("", ...)`` where no scale has any.
     """

@@ -15,7 +15,7 @@ from PIL import Image
 from suite import over
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, lookup
+from contrastive_jax import contrastive_loss, data, lookup
 from contrastive_jax.config import methods
 from contrastive_jax.data import compose
 from contrastive_jax.training import recipe
@@ -663,7 +663,17 @@ def test_in_simo_a_pass_sees_one_view():
 def test_moco_v3_adds_two_directions_of_2_tau_info_nce(encoder):
     """A step's loss is the mean over both views' queries, half of that sum."""
     config = config_of("moco_v3_imagenet", encoder=encoder)
-    assert config.loss.info_nce.weight == 2 * 2 * config.temperature.tau
+    q, k = np.random.default_rng(0).normal(size=(2, 6, 2, 8)).astype(np.float32)
+    value = contrastive_loss(q, k, "info_nce", config.temperature.tau, candidates=config.candidates.name)
+
+    def one_way(q, k):
+        q, k = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q, k))
+        logits = q @ k.T / config.temperature.tau
+        loss = np.log(np.exp(logits).sum(1)) - np.diag(logits)
+        return 2 * config.temperature.tau * loss.mean()
+
+    expected = one_way(q[:, 0], k[:, 1]) + one_way(q[:, 1], k[:, 0])
+    assert config.loss.info_nce.weight * value.mean() == pytest.approx(expected, rel=1e-5)
 
 
 def test_tuple_arguments_list_what_is_allowed():

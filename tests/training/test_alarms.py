@@ -130,6 +130,14 @@ def test_bfloat16_gains_nothing_on_a_cpu():
     assert alarms.notes(rounded, "gpu") == alarms.notes(rounded) == alarms.notes(config(), "cpu") == []
 
 
+def test_options_of_local_views_without_any_are_named():
+    given = {"preset": "digits", "size": 8, "local_size": 4}
+    (note,) = alarms.notes(configs.as_settings(config().to_dict() | {"augment": given}))
+    assert note.startswith("augment.local_size is 4, but augment.local_views is 0")
+    given |= {"local_views": 2, "local_crop_max": 0.5}
+    assert alarms.notes(configs.as_settings(config().to_dict() | {"augment": given})) == []
+
+
 def test_a_constant_loss_is_explained_once():
     assert alarms.notes(config()) == []
     (note,) = alarms.notes(config({"flat_nce": {"weight": 1.0}}))
