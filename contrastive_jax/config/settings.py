@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict, config_dict
 
 from contrastive_jax import augment, data, evaluators, kinds
+from contrastive_jax.augment import arrays
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import (
@@ -33,6 +34,8 @@ from contrastive_jax.optim import optimizers, schedules
 CHOICES = {
     "compose": compose,
     "encoder": encoders,
+    "second_augment": arrays,
+    "second_encoder": encoders,
     "critic": critics,
     "target": target,
     "candidates": candidates,
@@ -48,7 +51,7 @@ CHOICES = {
 
 SIZE = 32  # pixels of the base config's views
 # Arguments that the run passes to functions, not the config.
-GIVEN = {"encoder": ("remat",)}
+GIVEN = {"encoder": ("remat",), "second_encoder": ("remat",)}
 NAMED = (*CHOICES, "data")  # sections whose leaf ``name`` names a function
 
 
@@ -134,6 +137,8 @@ def base() -> ConfigDict:
                 "variant": "torchvision",
                 "zero_init": True,
             },
+            "second_augment": {"name": "none"},
+            "second_encoder": {"name": "none"},
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "critic": {"name": "none"},
