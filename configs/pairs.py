@@ -3,11 +3,12 @@
     contrastive-jax --config=configs/pairs.py:file=digit_names.npz,size=8,vocabulary=27
 
 Not a replication: a start for data of your own, on a laptop. The loss is CLIP's (Radford et al., 2021): InfoNCE both
-ways, whose negatives are the other encoder's; the only augmentation is an image's random crop. Evaluated by retrieval of held-out pairs, beside the untrained encoders
-and chance.
+ways, whose negatives are the other encoder's. The only augmentation is an image's random crop. The encoders are
+evaluated by retrieval of held-out pairs, beside untrained encoders and chance.
 
-Arguments: ``file``; ``key`` and ``pair_key``, the arrays of the pairs in it; ``first`` and ``second``, their kinds:
-image (only the first), table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale`` (cpu or smoke; all others are cpu).
+Arguments: ``file``; ``key`` and ``pair_key``, the pairs' arrays in it; ``first`` and ``second``, their kinds: image
+(only the first), table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale``
+(cpu or smoke; all others are cpu).
 """
 
 from contrastive_jax import config as configs
@@ -30,9 +31,8 @@ def get_config(arg=""):
     config = configs.base()
     config.name = "pairs"
     config.data = {"name": "arrays", "file": options.file, "key": options.key, "pair_key": options.pair_key}
-    crops = {"preset": "simclr", "size": options.size, "views": 1, "crop_min": 0.6}
-    only = {"flip": 0.0, "strength": 0.0, "gray": 0.0, "blur": 0.0}
-    config.augment = crops | only if options.first == "image" else {"preset": "none"}
+    crops = {"preset": "crop_only", "size": options.size, "views": 1, "crop_min": 0.6}
+    config.augment = crops if options.first == "image" else {"preset": "unchanged"}
     for section, kind in (("encoder", options.first), ("second_encoder", options.second)):
         config[section] = dict(ENCODERS[kind])
         if kind == "tokens":

@@ -42,7 +42,7 @@ def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats
         )
 
 
-def none(examples: np.ndarray | None) -> Function:
+def unchanged(examples: np.ndarray | None) -> Function:
     """The example itself, without augmentation: for pairs, whose views are two arrays."""
     return lambda key, example: jnp.stack([example] * VIEWS)
 

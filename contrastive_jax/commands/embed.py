@@ -87,9 +87,7 @@ def embed(
             "step": -1 if saved.step is None else saved.step,
         }
         for name, split in splits.items():
-            arrays = of_split(
-                saved, split, section, layers, settings.evaluate.batch_size
-            )
+            arrays = of_split(saved, split, section, layers, settings.evaluate.batch_size)
             if second is not None:
                 view = encoder.view_of(second, settings)
                 other = getattr(source.of_pair(1), name)

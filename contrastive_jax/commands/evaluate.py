@@ -25,7 +25,17 @@ from contrastive_jax.workdir import remote, replicas
 
 OF_THE_IMAGES = ("data", "compose")
 # Sections that determine an encoder; "seed" determines its initial weights.
-OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed", "second_encoder", "second_augment")
+OF_THE_ENCODER = (
+    "encoder",
+    "projector",
+    "predictor",
+    "norm",
+    "dtype",
+    "augment",
+    "seed",
+    "second_encoder",
+    "second_augment",
+)
 
 
 @remote.supports_remote

@@ -137,7 +137,7 @@ def base() -> ConfigDict:
                 "variant": "torchvision",
                 "zero_init": True,
             },
-            "second_augment": {"name": "none"},
+            "second_augment": {"name": "unchanged"},
             "second_encoder": {"name": "none"},
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},

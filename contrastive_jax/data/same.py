@@ -39,9 +39,7 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
     if isinstance(train, Split):
         second = train.made.tables if train.paired else ()
         held = (train.image, train.label, train.group, *second)
-        rows = _mapped(
-            lambda part: _of_arrays(*(array[part] for array in held)), len(train)
-        )
+        rows = _mapped(lambda part: _of_arrays(*(array[part] for array in held)), len(train))
         return {"rows": rows}
     locate = getattr(train.records, "locate", None)
     if locate is None or locate(0) is None:

@@ -87,15 +87,22 @@ def from_arrays(
 
     def split(name: str, images: np.ndarray, labels: np.ndarray | None, second: np.ndarray | None) -> Split:
         first = numbers(np.asarray(images), name)
-        return Split(first, labels) if second is None else paired(first, numbers(np.asarray(second), "pairs"), labels)
+        return (
+            Split(first, labels)
+            if second is None
+            else paired(first, numbers(np.asarray(second), "pairs"), labels)
+        )
 
     train = split("images", images, labels, pairs)
     test = None if test_images is None else split("test_images", test_images, test_labels, test_pairs)
-    for number in range(1 + train.paired if test is not None else 0):
-        here, there = train.of_pair(number).example, test.of_pair(number).example
+    for number in (0, 1) if train.paired else (0,):
+        here = train.of_pair(number).example
+        there = here if test is None else test.of_pair(number).example
         if here != there:
             what = "second arrays" if number else "images"
-            raise ValueError(f"training {what} are {here} and test {what} are {there}; they must have one shape")
+            raise ValueError(
+                f"training {what} are {here} and test {what} are {there}; they must have one shape"
+            )
     if test is not None and labels is not None and test_labels is not None:
         if test.label.shape[1:] != train.label.shape[1:]:
             raise ValueError(

@@ -208,7 +208,9 @@ def pairs(
         ValueError: another number of second arrays, or second arrays that are images (uint8).
     """
     if len(first) != len(second):
-        raise ValueError(f"there are {len(first)} first arrays and {len(second)} second ones; pairs need as many.")
+        raise ValueError(
+            f"there are {len(first)} first arrays and {len(second)} second ones; pairs need as many."
+        )
     if second.dtype == np.uint8:
         raise ValueError(
             f"the second arrays of the pairs are uint8 {list(second.shape[1:])}; they must be whole numbers (int32)"

@@ -54,7 +54,9 @@ class Source:
         """Return the data set of the first (0) or second (1) arrays of pairs; 0 of others is the set itself."""
         if not self.paired and number == 0:
             return self
-        train, test = (part.of_pair(number) if isinstance(part, Split) else None for part in (self.train, self.test))
+        train, test = (
+            part.of_pair(number) if isinstance(part, Split) else None for part in (self.train, self.test)
+        )
         assert train is not None
         return Source(self.name, train, test, self.classes)
 

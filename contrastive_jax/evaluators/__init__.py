@@ -17,7 +17,6 @@ from contrastive_jax.evaluators.columns import (
     resized,
     section_of,
 )
-
 from contrastive_jax.evaluators.evaluation_data import EvalSpec
 
 __all__ = [

@@ -23,7 +23,9 @@ def known() -> dict[str, Callable]:
 
 def of_pairs(columns: Mapping[str, Section]) -> dict[str, Section]:
     """Return the columns that evaluate pairs, not one encoder."""
-    return {name: column for name, column in columns.items() if column.function in functions_of(pairs).values()}
+    return {
+        name: column for name, column in columns.items() if column.function in functions_of(pairs).values()
+    }
 
 
 def find(name: str, column: str) -> Callable | None:

@@ -1,4 +1,4 @@
-"""Network of two encoders, one for each array of a pair, whose embeddings have one width (CLIP, Radford et al., 2021)."""
+"""Network of two encoders, one for each array of a pair, with embeddings of one width (CLIP, Radford et al., 2021)."""
 
 import functools
 import zlib
@@ -55,7 +55,16 @@ def _init(networks: Pair, seed: int, views: Views) -> tuple[PyTree, PyTree]:
 
 
 def _shapes(networks: Pair, views: Views) -> tuple[PyTree, PyTree]:
-    first, second = (network.shapes(view) for network, view in zip(networks, views, strict=True))
+    """Return the shapes of both.
+
+    Raises:
+      ValueError: an encoder cannot read its array.
+    """
+    first = networks[0].shapes(views[0])
+    try:
+        second = networks[1].shapes(views[1])
+    except ValueError as error:
+        raise ValueError(f"second_encoder: {error}") from None
     return joined(first[0], second[0]), joined(first[1], second[1])
 
 
@@ -105,6 +114,7 @@ def _width(networks: Pair, views: Views) -> int:
     Raises:
       ValueError: the two encoders' projections have different widths.
     """
+    _shapes(networks, views)  # raises with the section's name
     first, second = (network.width(view) for network, view in zip(networks, views, strict=True))
     if first != second:
         raise ValueError(

@@ -64,8 +64,8 @@ def read(
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet, ``second`` without a second encoder, ``step`` for a file, a checkpoint of several replicas, or a config
-        with functions that are not allowed (:func:`contrastive_jax.config.allow`).
+      ValueError: a file without a ResNet, ``second`` without a second encoder, ``step`` for a file, a checkpoint of
+        several replicas, or a config with functions that are not allowed (:func:`contrastive_jax.config.allow`).
     """
     path = expanded(path)
     if weights.is_file(path):
@@ -382,8 +382,8 @@ def load_encoder(
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet or ViT, a run without a second encoder if ``second`` is True, a file without preprocessing if ``view`` is missing, ``step`` for a
-        file, or a workdir of replicas.
+      ValueError: a file without a ResNet or ViT, a run without a second encoder if ``second`` is True, a file
+        without preprocessing if ``view`` is missing, ``step`` for a file, or a workdir of replicas.
     """
     saved = read(path, step=step, second=second)
     section = view or (view_of(saved, saved.settings) if "augment" in saved.settings else None)

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -124,9 +124,7 @@ class Evaluator:
         if weights is not None:  # one structure for every row, so that all share a compiled program
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
         seen = None if weights is None else Pretrained(self.network, *weights, self.view)
-        return EvaluationData(
-            name, seen, *parts, layers=layers, batch_size=self.settings.evaluate.batch_size
-        )
+        return EvaluationData(name, seen, *parts, layers=layers, batch_size=self.settings.evaluate.batch_size)
 
     def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print) -> dict[str, float]:
         """Evaluate the columns of ``evaluate.look`` during training.
@@ -248,8 +246,27 @@ class Evaluator:
         return "validation" if self.settings.data.options.get("validation") else "test"
 
 
+class Evaluates(Protocol):
+    """Evaluation of a run: :class:`Evaluator`, or for pairs :class:`pair_evaluation.PairEvaluator`."""
+
+    mesh: Mesh
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether there are test examples to evaluate on."""
+
+    def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None]) -> dict[str, float]:
+        """Evaluate the columns of ``evaluate.look`` during training."""
+
+    def table(self, weights: tuple[PyTree, PyTree], *, show_progress: bool = False) -> dict:
+        """Evaluate ``evaluate.rows`` with every evaluator."""
+
+    def print(self, results: Mapping[str, dict]) -> None:
+        """Print the table."""
+
+
 def look(
-    evaluators: Sequence[Evaluator], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
+    evaluators: Sequence[Evaluates], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
 ) -> list[dict[str, float]]:
     """Evaluate the encoder of each run during training, see :meth:`Evaluator.look`; {} for a run that diverged.
 
@@ -271,7 +288,7 @@ def look(
 
 
 def tables(
-    evaluators: Sequence[Evaluator],
+    evaluators: Sequence[Evaluates],
     encoders: Iterable[tuple[PyTree, PyTree] | None],
     differences: Sequence[Mapping[str, Any]],
     *,

@@ -108,7 +108,9 @@ def train_program(
 
         # ---- 3. Feed, evaluators, recorder: start worker processes, open files.
         feed = program.open_feed(facts.get("data", {}).get("replaced", 0), log)
-        evaluators = [pair_evaluation.evaluator_of(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs]
+        evaluators = [
+            pair_evaluation.evaluator_of(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs
+        ]
         if not (labelled := evaluators[0].evaluates):
             log("no labelled test images: evaluations are skipped.")
         profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))

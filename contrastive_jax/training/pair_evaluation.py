@@ -14,7 +14,7 @@ from contrastive_jax.evaluators.evaluation_data import LabelledSubset
 from contrastive_jax.evaluators.pairs import Embedded
 from contrastive_jax.training import pairs
 from contrastive_jax.training.encoder import known_layers
-from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training.evaluation import Evaluator, pixels_fit
 from contrastive_jax.training.run import evaluators_of
 from contrastive_jax.types import PyTree
 
@@ -56,8 +56,8 @@ class PairEvaluator:
 
     @property
     def evaluates(self) -> bool:
-        """Return whether there are test pairs."""
-        return self.source.test is not None
+        """Return whether there are test pairs, and columns that can be computed."""
+        return self.source.test is not None and bool(self._of_pairs or self.has_labels)
 
     @property
     def has_labels(self) -> bool:
@@ -70,15 +70,16 @@ class PairEvaluator:
 
     def embedded(self, name: str, weights: Weights) -> Embedded:
         """Embed the test pairs by both encoders."""
-        test, found = self.source.test, []
+        test = self.source.test
         assert isinstance(test, data.Split)
+        found: list[np.ndarray] = []
         for number, tower in enumerate(self.towers):
             part = LabelledSubset(test.of_pair(number))
             subject = tower.subject_of(name, self._weights(weights, number), (part, part), (self._layer,))
             rows, _ = subject.encoded(part)
             found.append(rows[self._layer].numpy())
         items = [_items(test.of_pair(number).image) for number in (0, 1)]
-        return Embedded(name, *found, *items, test.group, self._layer)
+        return Embedded(name, found[0], found[1], items[0], items[1], test.group, self._layer)
 
     def look(self, weights: Weights, report: Callable[[str], None] = print) -> dict[str, float]:
         """Evaluate the columns of ``evaluate.look`` during training, see :meth:`Evaluator.look`."""
@@ -125,9 +126,8 @@ class PairEvaluator:
                     results[row] = scores
         if not results:
             raise ValueError(
-                f"evaluate.rows leaves nothing to evaluate: the test pairs have"
-                f" {'' if self.has_labels else 'no '}labels, and evaluators has"
-                f" {'' if self._of_pairs else 'no '}columns of pairs."
+                "evaluate.rows leaves nothing to evaluate; raw pixels are evaluated by columns of one encoder only,"
+                " with labels."
             )
         return results
 
@@ -136,6 +136,8 @@ class PairEvaluator:
         scores: dict[str, dict] = {}
         for number, tower in enumerate(self.towers):
             own = None if weights is None else self._weights(weights, number)
+            if own is None and not pixels_fit(*tower.sets[""]):
+                continue
             suffix = f"@{pairs.SETS[number]}" if pairs.SETS[number] else ""
             subject = tower.subject(row, own)
             for column, judge in tower.evaluators.items():
@@ -146,9 +148,13 @@ class PairEvaluator:
 
     def _what(self) -> str:
         """Return a one-line description of the evaluation."""
-        columns = [*self._of_pairs, *(self.towers[0].evaluators if self.has_labels else ())]
-        test = len(self.source.test or ())
-        return f"evaluating {', '.join(self.settings.evaluate.rows)} by {', '.join(columns)}; {test:,} test pairs"
+        test, of_towers = len(self.source.test or ()), list(self.towers[0].evaluators)
+        columns = [*self._of_pairs, *(of_towers if self.has_labels else ())]
+        skipped = (
+            f", without labels: {', '.join(of_towers)} skipped" if of_towers and not self.has_labels else ""
+        )
+        rows = ", ".join(self.settings.evaluate.rows)
+        return f"evaluating {rows} by {', '.join(columns)}; {test:,} test pairs{skipped}"
 
     def metric(self) -> str:
         """Return the score in the table of accuracies, see :meth:`Evaluator.metric`."""

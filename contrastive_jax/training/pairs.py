@@ -1,5 +1,6 @@
 """Runs with two encoders: each encoder by itself is an ordinary one, with the settings and data of :func:`tower`."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def tower(settings: Settings, number: int) -> Settings:
     if not paired(settings):
         return settings
     values = settings.values
-    alone: dict[str, Any] = {"second_encoder": NONE, "second_augment": NONE}
+    alone: dict[str, Any] = {"second_encoder": NONE, "second_augment": {"name": "unchanged"}}
     if number == 0:
         views = {"views": 2} if "views" in values["augment"] else {}
         return settings.replaced(augment={**values["augment"], **views}, **alone)
@@ -71,7 +72,12 @@ def refusals(settings: Settings) -> None:
         ("augment.views", augment.get("views", 1), 1, "the other view is the pair's second array"),
         ("augment.local_views", augment.get("local_views", 0), 0, "a pair has one view of each array"),
         ("predictor.layers", predictor.get("layers", 0), 0, "embeddings are compared without a predictor"),
-        ("predictor.widths", tuple(predictor.get("widths", ())), (), "embeddings are compared without a predictor"),
+        (
+            "predictor.widths",
+            tuple(predictor.get("widths", ())),
+            (),
+            "embeddings are compared without a predictor",
+        ),
         ("target.name", settings.target.name, "online", "keys are the other encoder's embeddings"),
         ("probe.weight", settings.probe.weight, 0.0, "there is no online probe"),
         ("probe.gradient", settings.probe.gradient, False, "there is no online probe"),
@@ -79,6 +85,9 @@ def refusals(settings: Settings) -> None:
     for option, value, only, why in allowed:
         if value != only:
             raise ValueError(f"{option} is {value!r}; it must be {only!r} with second_encoder: {why}.")
+    for term, section in settings.loss.items():
+        if "logits" in inspect.signature(section.function).parameters:
+            raise ValueError(f"loss.{term} reads the online probe, which does not exist with second_encoder.")
     if settings.candidates.name == "queue":
         raise ValueError(
             "candidates.name is 'queue', which would mix the keys of both encoders; it must be other_view, both_views"

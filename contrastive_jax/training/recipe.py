@@ -454,8 +454,8 @@ def build(
         classes = 0  # no probe
     elif views.count < 2:
         raise ValueError(f"augment.views is {views.count}; it must be at least 2 for training.")
-    elif settings.augment.name == "none":
-        raise ValueError("augment.preset is 'none', so that both views are equal; it is only for pairs.")
+    elif settings.augment.name == "unchanged":
+        raise ValueError("augment.preset is 'unchanged', so that both views are equal; it is only for pairs.")
     count = 2 if second is not None else views.count
     if streamed:
         views.check_streamed()

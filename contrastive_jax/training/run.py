@@ -152,7 +152,7 @@ def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str
     built: dict[str, dict[str, Callable[..., dict]]] = {}
     columns, of_pairs = settings.evaluators, evaluators.of_pairs(settings.evaluators)
     pairs.check_evaluators(settings, of_pairs)
-    for name, (one, of) in zip(pairs.SETS, pairs.towers(settings, source), strict=False):
+    for name, (_, of) in zip(pairs.SETS, pairs.towers(settings, source), strict=False):
         found = evaluators.prepare(
             {column: columns[column] for column in columns if column not in of_pairs},
             of,
@@ -229,7 +229,9 @@ def prepare(
         image_shape=source.train.shape,
         image_dtype=source.train.example.dtype,
         examples=source.train.image if isinstance(source.train, data.Split) else None,
-        second=source.of_pair(1).train.image if source.paired else None,
+        second=source.train.of_pair(1).image
+        if isinstance(source.train, data.Split) and source.paired
+        else None,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
         streamed=isinstance(source.train, data.Streamed),
