@@ -4,7 +4,8 @@
 
 Not a replication: a start for data of your own, on a laptop. The loss is CLIP's (Radford et al., 2021): InfoNCE both
 ways, whose negatives are the other encoder's. The only augmentation is an image's random crop. The encoders are
-evaluated by retrieval of held-out pairs, beside untrained encoders and chance.
+evaluated by retrieval of held-out pairs, beside untrained encoders and chance; with labels also each of them by a
+linear classifier (L-BFGS) and kNN.
 
 Arguments: ``file``; ``key`` and ``pair_key``, the pairs' arrays in it; ``first`` and ``second``, their kinds: image
 (only the first), table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale``
@@ -44,7 +45,11 @@ def get_config(arg=""):
     config.schedule = {"name": "cosine", "learning_rate": 1e-3, "scaling": "none", "warmup": "0 steps"}
     config.train.update({"batch_size": 128, "duration": "50 epochs"})
     config.evaluate.look = ("retrieval",)
-    config.evaluators = {"retrieval": {"name": "pair_retrieval"}}
+    config.evaluators = {
+        "retrieval": {"name": "pair_retrieval"},
+        "linear": {"name": "lbfgs"},
+        "knn": {"name": "knn", "k": 10, "temperature": 0.0},
+    }
     if options.scale == "smoke":
         config.train.update({"batch_size": 32, "duration": "4 steps"})
     return configs.complete(configs.limit(config, "smoke" if options.scale == "smoke" else "cpu"))

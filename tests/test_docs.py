@@ -252,7 +252,7 @@ def test_the_reference_names_what_there_is(page):
 
 
 def test_the_ledger_of_assumptions_has_every_replication():
-    ours = {"arrays", "digits", "flatclr_digits", "folder"}  # of no paper
+    ours = {"arrays", "digits", "flatclr_digits", "folder", "pairs"}  # of no paper
     found = hooks.assumed_by_configs()
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} - ours == set(found)
     page = hooks.assumptions()

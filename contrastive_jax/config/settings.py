@@ -27,7 +27,7 @@ from contrastive_jax.contrast import (
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, functions_of, is_own, own
-from contrastive_jax.models import critics, encoders, norm
+from contrastive_jax.models import critics, encoders, norm, second_encoders
 from contrastive_jax.optim import optimizers, schedules
 
 # Sections that name a function of a module; their leaves are that function's options.
@@ -35,7 +35,7 @@ CHOICES = {
     "compose": compose,
     "encoder": encoders,
     "second_augment": arrays,
-    "second_encoder": encoders,
+    "second_encoder": second_encoders,
     "critic": critics,
     "target": target,
     "candidates": candidates,

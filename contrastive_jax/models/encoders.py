@@ -13,15 +13,6 @@ from contrastive_jax.models.sequence import MLP, Conv1D, Transformer
 from contrastive_jax.models.vit import ViT
 
 
-def none(norm: Norm, dtype) -> None:
-    """Return no encoder: the choice of ``second_encoder`` if examples are not pairs.
-
-    Raises:
-      ValueError: always, since a network needs its encoder.
-    """
-    raise ValueError("encoder.name is 'none'; only second_encoder.name may be none.")
-
-
 @checked("encoder")
 def resnet(
     norm: Norm,
