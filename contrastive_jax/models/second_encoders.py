@@ -3,6 +3,9 @@
 A function takes the options of batch norm and the dtype of the computation, as those of :mod:`encoders` do.
 """
 
+import inspect
+from collections.abc import Callable
+
 from contrastive_jax.lookup import functions_of, options_of, variant
 from contrastive_jax.models import encoders
 from contrastive_jax.models.norm import Norm
@@ -13,14 +16,12 @@ def none(norm: Norm, dtype) -> None:
     return None
 
 
-for _name, _function in functions_of(encoders).items():
-    globals()[_name] = variant(
-        _function,
-        _name,
-        __name__,
-        _function.__doc__ or "",
-        ("norm", "dtype"),
-        options_of(_function).values(),
-        {},
-        "second_encoder",
-    )
+def _second(name: str, function: Callable) -> Callable:
+    """Return an encoder's function for the section ``second_encoder``."""
+    parameters = inspect.signature(function).parameters.values()
+    context = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    options = options_of(function).values()
+    return variant(function, name, __name__, function.__doc__ or "", context, options, {}, "second_encoder")
+
+
+globals().update({name: _second(name, function) for name, function in functions_of(encoders).items()})
