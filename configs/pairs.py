@@ -3,9 +3,9 @@
     contrastive-jax --config=configs/pairs.py:file=digit_names.npz,size=8,vocabulary=27
 
 Not a replication: a start for data of your own, on a laptop. The loss is CLIP's (Radford et al., 2021): InfoNCE both
-ways, whose negatives are the other encoder's. The only augmentation is an image's random crop. The encoders are
-evaluated by retrieval of held-out pairs, beside untrained encoders and chance; with labels also each of them by a
-linear classifier (L-BFGS) and kNN.
+ways, whose negatives are the other encoder's, at a learnt temperature. The only augmentation is an image's random
+crop. The encoders are evaluated by retrieval of held-out pairs, beside untrained encoders and chance; with labels also
+each of them by a linear classifier (L-BFGS) and kNN.
 
 Arguments: ``file``; ``key`` and ``pair_key``, the pairs' arrays in it; ``first`` and ``second``, their kinds: image
 (only the first), table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale``
@@ -40,6 +40,7 @@ def get_config(arg=""):
             config[section].vocabulary = options.vocabulary
     config.projector.update({"layers": 1, "out": 64, "norm": "none"})
     config.candidates = {"name": "other_view"}
+    config.temperature = {"name": "learnt"}
     config.probe.weight = 0.0
     config.optimizer = {"name": "adamw", "weight_decay": 0.0}
     config.schedule = {"name": "cosine", "learning_rate": 1e-3, "scaling": "none", "warmup": "0 steps"}

@@ -266,7 +266,7 @@ SIMILARITY = of(
 BY_EXAMPLE = of(
     "contrast/by_example.py",
     "contrast/test_by_example.py losses/test_family_golden.py",
-    ("ESS of the wrong weights", "OUTCOMES[rule.reads](comparison, dtype)", 'OUTCOMES["ess_with_positive"](comparison, dtype)',
+    ("ESS of the wrong weights", "OF_BATCH[rule.reads](comparison, dtype)", 'OF_BATCH["ess_with_positive"](comparison, dtype)',
      "contrast/test_temperature.py training/test_step.py"),
     ("the first of two rows is kept", "last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)",
      "last = jnp.insert(ids[order[1:]] != ids[order[:-1]], 0, True)"),

@@ -15,7 +15,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import by_example, target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosine, dot, ordered_pairs
-from contrastive_jax.contrast.diagnostics import OUTCOMES
+from contrastive_jax.contrast.diagnostics import READABLE
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
@@ -193,7 +193,7 @@ def _check_temperature(
             f"temperature.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(PER)}."
         )
     shape: tuple[int, ...] = ()
-    readable = tuple(OUTCOMES)
+    readable = tuple(READABLE)
     if rule.per != "batch":
         _check_examples(f"temperature.name is {name!r}", examples)
         shape, readable = (rows[0], rows[1] if rule.per == "query" else 1), tuple(by_example.READABLE)

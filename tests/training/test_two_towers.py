@@ -5,6 +5,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from saved_runs import assert_same, left_behind, stop_at
 from suite import over
@@ -12,8 +13,12 @@ from test_step import run_on
 from tiny_methods import x64  # noqa: F401
 
 from contrastive_jax import config as configs
-from contrastive_jax import contrastive_loss, data, load_encoder, models
+from contrastive_jax import contrastive_loss, data, load_encoder, losses, models, sigmoid_loss
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
+from contrastive_jax.contrast import diagnostics, negatives
+from contrastive_jax.contrast.candidates import other_view
+from contrastive_jax.contrast.comparison import Compare, cosine
+from contrastive_jax.contrast.temperature import learnt
 from contrastive_jax.evaluators.retrieval import cross_retrieval
 from contrastive_jax.training import loop
 from contrastive_jax.training import pairs as towers_of
@@ -292,8 +297,56 @@ def test_clips_loss_of_two_towers_on_one_device_and_eight(file, x64):  # noqa: F
         )["projection_1"]
         for number, settings in enumerate(towers_of.tower(run.settings, i) for i in (0, 1))
     )
-    wanted = contrastive_loss(a, b, "info_nce", 0.1, candidates="other_view", group=batch.group).mean()
+    wanted = contrastive_loss(a, b, "info_nce", 0.07, candidates="other_view", group=batch.group).mean()
     np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
+
+
+def test_siglips_loss_in_a_run_is_that_of_arrays():
+    a, b = jnp.asarray(DRAW.normal(size=(2, 12, 5)), jnp.float32)
+    for directions, wanted in (("one_way", sigmoid_loss(a, b, 0.2, -4.0)), ("both", None)):
+        found = contrastive_loss(
+            a, b, "sigmoid", 0.2, candidates="other_view", directions=directions, bias=-4.0
+        )
+        if wanted is None:  # a sum over all pairs is the same both ways
+            np.testing.assert_allclose(found[:12].mean(), found[12:].mean(), rtol=1e-5)
+        else:
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    masked = losses.sigmoid(jnp.asarray([[1.0, -jnp.inf, 2.0]]), bias=0.0)
+    np.testing.assert_allclose(masked, jax.nn.softplus(-1.0) + jax.nn.softplus(2.0), rtol=1e-6)
+    slope = jax.grad(lambda x: losses.sigmoid(x).sum())(jnp.asarray([1.0, -jnp.inf, 2.0]))
+    assert np.isfinite(slope).all() and slope[1] == 0
+    assert configs.resolve("digits", [("loss", "siglip")]).loss["sigmoid"].options["bias"] == -10.0
+
+
+def test_a_learnt_temperature_takes_adams_steps_along_info_nces_derivative():
+    a, b = jnp.asarray(DRAW.normal(size=(2, 10, 4)), jnp.float32)
+    rule, adam = learnt(100, tau=0.3, rate=0.05, min_tau=0.2), optax.adam(0.05, b1=0.9, b2=0.98, eps=1e-6)
+    compare = Compare(
+        cosine,
+        other_view(10, 2),
+        negatives.all(),
+        rule,
+        lambda count: jnp.zeros(count.shape),
+        multiples=(1.0,),
+    )
+    state, number = rule.init(), jnp.arange(10)
+    scale = -jnp.log(0.3)
+    moments = adam.init(scale)
+
+    def loss(scale):
+        options = {"candidates": "other_view", "differentiate_temperature": True}
+        return contrastive_loss(a, b, "info_nce", jnp.exp(-scale), **options).mean()
+
+    views = jnp.stack([a, b], axis=1)
+    for step in range(6):
+        comparison, _ = compare(views, views, number, ((), state), jnp.asarray(step), jax.random.key(0))
+        slope = diagnostics.READABLE[rule.reads](comparison, "float32")
+        np.testing.assert_allclose(slope, jax.grad(loss)(scale), rtol=1e-4, atol=1e-6)
+        state = rule.update(state, jnp.asarray(step), slope)
+        change, moments = adam.update(jax.grad(loss)(scale), moments)
+        scale = jnp.minimum(scale + change, -jnp.log(0.2))
+        np.testing.assert_allclose(rule.value(state, step, 0.0), jnp.exp(-scale), rtol=1e-5)
+    assert rule.reads not in diagnostics.OUTCOMES  # no metric of other runs
 
 
 @pytest.mark.run
