@@ -41,6 +41,7 @@ BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, co
 ELSEWHERE = {  # the tests that run their Python
     "docs/export.md": "tests/commands/test_export.py",
     "docs/how_to/arrays.md": "tests/test_own_arrays.py",
+    "docs/how_to/two_towers.md": "tests/training/test_two_towers.py",
     "docs/how_to/your_tools.md": "tests/training/test_on_log.py",
     "README.md": "tests/test_readme.py",
 }

@@ -1,6 +1,9 @@
 """Two encoders on pairs of arrays: data, refusals, retrieval against a loop; a run on devices, resumed, evaluated."""
 
 import json
+import pathlib
+import re
+import shlex
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +16,7 @@ from test_step import run_on
 from tiny_methods import x64  # noqa: F401
 
 from contrastive_jax import config as configs
-from contrastive_jax import contrastive_loss, data, load_encoder, losses, models, sigmoid_loss
+from contrastive_jax import contrastive_loss, data, load_encoder, losses, main, models, sigmoid_loss
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
 from contrastive_jax.contrast import diagnostics, negatives
 from contrastive_jax.contrast.candidates import other_view
@@ -24,6 +27,7 @@ from contrastive_jax.training import loop
 from contrastive_jax.training import pairs as towers_of
 from contrastive_jax.training import run as runs
 
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/how_to/two_towers.md").read_text()
 ONE = jax.devices()[:1]
 DRAW = np.random.default_rng(0)
 KIND = np.arange(60) % 10
@@ -405,3 +409,38 @@ def test_without_labels_only_pairs_are_evaluated(file, tmp_path):
     assert {row: set(scores) for row, scores in results.items()} == {
         "trained": {"retrieval"}, "untrained": {"retrieval"}
     }  # fmt: skip
+
+
+@pytest.mark.run
+def test_the_page_of_two_encoders(tmp_path, monkeypatch):
+    """Its commands, with short trainings of narrow encoders, and its Python."""
+    monkeypatch.chdir(tmp_path)
+    code, commands = (re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) for kind in ("python", "sh"))
+    make, use, own_loop = code
+    exec(make, {})
+    short = [
+        "train.duration=2 steps",
+        "encoder=mlp",
+        "encoder.layers=1",
+        "encoder.width=8",
+        "evaluate.final=False",
+    ]
+    for line in commands[0].strip().split("\n"):
+        words = shlex.split(line)[1:]
+        words += [f"--config.{leaf}" for leaf in short if any("config=" in word for word in words)]
+        spec, overrides, rest = main.split(words)
+        options = dict(word.removeprefix("--").split("=") for word in rest)
+        given = [f"--config={spec}"] * bool(spec) + [f"--config.{name}={text}" for name, text in overrides]
+        mode = options.get("mode", "train")
+        (config,) = main.resolved(given, options["workdir"], mode)
+        modes = {"train": loop.train, "embed": embed.embed, "evaluate": evaluate.evaluate}
+        modes[mode](config, options["workdir"], quiet=True)
+    assert {"pooled", "second_pooled", "label"} <= set(np.load("runs/names/embeddings_test.npz").files)
+    scores = json.loads((tmp_path / "runs/names/evaluation.json").read_text())["results"]["trained"]
+    assert (
+        scores["retrieval"]["second_items"] <= 40 and {"knn", "knn@second", "linear@second"} <= scores.keys()
+    )
+    found = {}
+    exec(use, found)
+    assert found["a"].shape == (360, 64) and found["right"].shape == (360,)
+    exec(own_loop, {})
