@@ -135,7 +135,8 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     kind = "images" if train.example.is_image else f"{train.example.dtype} examples"
-    yield f"data\n  {run.source.name}: {len(train):,} {kind} {size}, {len(run.source.classes)} classes"
+    second = f", pairs with {run.source.of_pair(1).train.example}" if run.source.paired else ""
+    yield f"data\n  {run.source.name}: {len(train):,} {kind} {size}{second}, {len(run.source.classes)} classes"
     for sentence in (*missing, *alarms.notes(run.settings, run.mesh.devices.flat[0].platform)):
         yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)

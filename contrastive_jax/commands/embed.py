@@ -89,7 +89,7 @@ def embed(
         for name, split in splits.items():
             arrays = of_split(saved, split, section, layers, settings.evaluate.batch_size)
             if second is not None:
-                view = encoder.view_of(second, settings)
+                view = encoder.view_of(second, pairs.tower(settings, 1))
                 other = getattr(source.of_pair(1), name)
                 of_second = of_split(second, other, view, layers, settings.evaluate.batch_size)
                 arrays |= {f"{models.SECOND}{layer}": of_second[layer] for layer in layers}

@@ -20,7 +20,8 @@ def paired(settings: Settings) -> bool:
 def tower(settings: Settings, number: int) -> Settings:
     """Return the settings of the first (0) or second (1) encoder alone, with views of its own array.
 
-    The first array has two views in evaluation, for measures of augmented views.
+    The first array has two views in evaluation, for measures of augmented views. ``evaluate.size`` is the size of its
+    images.
     """
     if not paired(settings):
         return settings
@@ -31,7 +32,10 @@ def tower(settings: Settings, number: int) -> Settings:
         return settings.replaced(augment={**values["augment"], **views}, **alone)
     augment = dict(values["second_augment"])
     return settings.replaced(
-        augment={"preset": augment.pop("name"), **augment}, encoder=values["second_encoder"], **alone
+        augment={"preset": augment.pop("name"), **augment},
+        encoder=values["second_encoder"],
+        evaluate={**values["evaluate"], "size": 0},
+        **alone,
     )
 
 

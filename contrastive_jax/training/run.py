@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import augment, data, evaluators, native, sharding
+from contrastive_jax import augment, data, evaluators, models, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
@@ -98,8 +98,10 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
         call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
 
 
-def check_ids(settings: Settings, source: data.Source) -> None:
+def check_ids(settings: Settings, source: data.Source, before: str = "") -> None:
     """Refuse token ids outside the encoder's vocabulary: of the examples, the mask or the padding.
+
+    ``before``: prefix of the sections' names in messages.
 
     Raises:
       ValueError: an id is outside the vocabulary.
@@ -115,13 +117,13 @@ def check_ids(settings: Settings, source: data.Source) -> None:
     options = settings.augment.options
     ids = {
         "data": [bound for part in parts for bound in (int(part.image.min()), int(part.image.max()))],
-        "augment.mask_id": [options.get("mask_id", 0)],
-        "augment.padding_id": [max(options.get("padding_id", 0), 0)],  # -1: there is no padding
+        f"{before}augment.mask_id": [options.get("mask_id", 0)],
+        f"{before}augment.padding_id": [max(options.get("padding_id", 0), 0)],  # -1: there is no padding
     }
     for name, values in ids.items():
         if wrong := [value for value in values if not 0 <= value < vocabulary]:
             raise ValueError(
-                f"encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
+                f"{before}encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
                 f" {name} contains {wrong[0]}."
             )
 
@@ -183,8 +185,8 @@ def prepare(
     source = source or source_of(settings)
     pairs.check_data(settings, source)
     check_constant(settings.augment.options, source)
-    for one, of in pairs.towers(settings, source):
-        check_ids(one, of)
+    for before, (one, of) in zip(("", models.SECOND), pairs.towers(settings, source), strict=False):
+        check_ids(one, of, before)
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), settings.train.batch_size
     if examples < 2:

@@ -190,7 +190,7 @@ def test_what_two_encoders_do_not_combine_with_is_refused(leaves, message):
         ),
         (
             {"second_encoder.vocabulary": 8},
-            "encoder.vocabulary is 8; ids must be from 0 to 7, and data contains 8",
+            "second_encoder.vocabulary is 8; ids must be from 0 to 7, and data contains 8",
         ),
     ]
 )
@@ -390,6 +390,9 @@ def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monke
     )  # fmt: skip
     assert {name: found["trained"]["retrieval"][name] for name in ours} == ours
 
+    more = config | {"init": {"checkpoint": str(whole)}, "seed": 1}
+    more["train"] = config["train"] | {"duration": "1 step"}
+    loop.train(more, str(tmp_path / "more"), quiet=True, devices=ONE)  # the first encoder's weights
     described = describe.describe(config, str(whole), quiet=True)
     assert described["gflops_per_step"] > 0
     report.report(config, str(whole), quiet=True)
@@ -398,6 +401,15 @@ def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monke
     for mode in (preview.preview, export.export):
         with pytest.raises(ValueError):
             mode(config, str(whole), quiet=True)
+
+
+@pytest.mark.run
+def test_replicas_of_two_towers_are_single_runs(file, tmp_path):
+    given = [config_of(file, seed=seed, **{"train.duration": "3 steps"}) for seed in (0, 1)]
+    loop.train(given, str(tmp_path / "both"), quiet=True)
+    loop.train(given[1], str(tmp_path / "one"), quiet=True, devices=ONE)
+    lines = [left_behind(tmp_path / place, given[1])[2] for place in ("both/replica_1", "one")]
+    np.testing.assert_allclose(*([row["loss"] for row in rows] for rows in lines), rtol=1e-5)
 
 
 @pytest.mark.run
