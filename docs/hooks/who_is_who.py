@@ -295,11 +295,13 @@ TABLE: dict[str, list[Row]] = {
         Row(
             name="GISTEmbed",
             source="Solatorio, 2024",
-            form="phi(s) = -inf where a guide's s > its s+ - m",
-            equals="guided by the model itself: a margin mask; the default also adds the positive's own pairs",
-            ours="",
+            form="phi(s) = -inf where a guide's score > its s+ - m",
+            equals="guided by the model itself: a margin mask; the library's default row has the positive's pairs too;"
+            " no config, as a run has no second model",
+            ours="gist(a, b, tau, guide_a, guide_b)",
             code="sentence-transformers 6.2.0",
             golden="family_sentence_transformers",
+            proofs=("gist_adds_the_positives_pairs",),
         ),
     ],
     "Candidates, and means of a function of the score": [
@@ -503,6 +505,10 @@ The loss takes it from one logsumexp at (1 + alpha)/tau, the transform entry by 
 A logit of -inf is a term e^(-inf) = 0 in the sum over negatives.
 c = log of the sum over the negatives with s_j <= s+ + m, over e^(x+).
 softplus(c) = log(1 + that sum of e^(x_j - x+)).""",
+    "gist_adds_the_positives_pairs": """GISTEmbed's default row is that of two InfoNCE losses
+Its row of an anchor has x+, the kept x_j of the anchor and the kept y_j of the positive with other positives.
+Loss: log(1 + e^c + e^c'), c of the x_j, c' of the y_j, both relative to x+; two InfoNCE are v = log(1 + e^c), v'.
+e^c' = e^v' - 1: the loss is log(e^v + e^v' - 1) = v + log(1 + e^(v' - v) - e^-v).""",
     "dhel_is_dcl_of_the_own_view": """DHEL is DCL with the own view as candidates
 DHEL_i = -log(e^(x+) / sum_{j != i} e^(s(a_i, a_j)/tau)).
   = logsumexp_j(s(a_i, a_j)/tau) - x+
@@ -562,9 +568,9 @@ $c = \\log \\sum_j e^{x_j - x_+}$, and $W$ is the sigmoid of $c$. "sg" stops the
 place of $x$.
 
 "Here" has two entries. The first is an expression, one value per query, of two views `a` and `b`, a temperature `tau`,
-`both` views one below the other with their `classes`, further embeddings `queue`, one number per query `log_u` and one
-temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for
-`--config=` of a run.
+`both` views one below the other with their `classes`, further embeddings `queue`, those of another model `guide_a` and
+`guide_b`, one number per query `log_u` and one temperature an example `tau_i`; names that are not in the package are
+[below](#losses-of-your-own). The second is for `--config=` of a run.
 
 "Code" is that of the authors, or of a library. Below it is the file of `tests/golden` with its values and gradients,
 which tests compare with ours. [The page of these files](../tests/golden/README.md) has the functions, how
@@ -580,9 +586,11 @@ robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choo
 """
 
 OWN = '''import jax
+import jax.numpy as jnp
 
-from contrastive_jax import losses
+from contrastive_jax import contrastive_loss, losses
 from contrastive_jax.contrast import transform
+from contrastive_jax.contrast.guide import Guide
 
 kcl, spectral = transform.gaussian_kernel(t=2.0), transform.spectral()
 one_way = dict(candidates="other_view", directions="one_way")
@@ -601,6 +609,14 @@ def sogclr(log_u):
 def fast_clip(log_u):
     """u is a moving average of e^c / K of an example."""
     return lambda c, count: losses.fenchel_legendre(c, count, log_u)
+
+
+def gist(a, b, tau, guide_a, guide_b, margin=0.0):
+    """The row of an anchor has its positive's scores with the other positives too; margin is sentence-transformers'."""
+    guides = Guide(guide_a, guide_b, margin=-margin), Guide(guide_b, guide_a, margin=-margin)
+    one = contrastive_loss(a, b, "info_nce", tau, directions="one_way", guide=guides[0])
+    two = contrastive_loss(b, a, "info_nce", tau, directions="one_way", guide=guides[1], candidates="own_view")
+    return one + jnp.log1p(jnp.exp(two - one) - jnp.exp(-one))
 '''
 
 

@@ -14,6 +14,7 @@ from jax.scipy.special import logsumexp
 
 from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
 from contrastive_jax.contrast import margin, transform
+from contrastive_jax.contrast.guide import Guide
 from contrastive_jax.contrast.scores import Transform
 
 TAU, N, D = 0.3, 8, 5
@@ -321,6 +322,28 @@ def margin_mask_drops_terms(a, b):
 
     rule = transform.margin_mask(margin=most)
     return loss(a, b, "info_nce", transform=rule), loss(a, b, of_row(kept_only))
+
+
+@identity()
+def gist_adds_the_positives_pairs(a, b):
+    guides = jnp.asarray(np.random.default_rng(4).normal(size=(2, N, 3)))
+    row = gist(a, b, guides)
+    options = dict(directions="one_way")
+    one = loss(a, b, "info_nce", guide=Guide(*guides, margin=-0.1), **options)
+    two = loss(b, a, "info_nce", guide=Guide(*guides[::-1], margin=-0.1), candidates="own_view", **options)
+    return row, one + jnp.log1p(jnp.exp(two - one) - jnp.exp(-one))
+
+
+def gist(a, b, guides):
+    """The row of an anchor: the other anchors and positives, and its positive beside the other positives."""
+    u, v, g, h = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b, *guides))
+    limit, others = jnp.sum(g * h, axis=1, keepdims=True) - 0.1, ~np.eye(N, dtype=bool)
+    positive = jnp.sum(u * v, axis=1, keepdims=True)
+    total = 1.0
+    for score, guide in ((u @ v.T, g @ h.T), (u @ u.T, g @ g.T), (v @ v.T, h @ h.T)):
+        kept = others & (guide <= limit)
+        total += jnp.where(kept, jnp.exp((score - positive) / TAU), 0.0).sum(1)
+    return jnp.log(total)
 
 
 # ---------------------------------------------------------------------------------- candidates, and means of g
