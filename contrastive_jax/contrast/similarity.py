@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
 
 class QueryMarks(NamedTuple):
-    """What decides, with a candidate's marks, whether a query counts the candidate; without a gradient."""
+    """Marks of queries, which decide with a candidate's whether it counts for a query; no gradient."""
 
     group: Array  # [Q] int
     row: Array | None  # [Q] int, read by FURTHER
@@ -50,7 +50,7 @@ class QueryMarks(NamedTuple):
 
 
 class CandidateMarks(NamedTuple):
-    """What decides whether a query counts a candidate; see :class:`QueryMarks`."""
+    """Marks of candidates; see :class:`QueryMarks`."""
 
     group: Array  # [M] int
     row: Array | None  # [M] int

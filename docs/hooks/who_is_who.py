@@ -211,6 +211,26 @@ TABLE: dict[str, list[Row]] = {
             proofs=("label_smoothing",),
         ),
         Row(
+            name="Soft targets",
+            source="distillation and captions of CLIP",
+            form="sum_j t_j (logsumexp(x) - x_j), t of a row",
+            equals="InfoNCE plus a linear term; uniform but for the positive: label smoothing",
+            ours="soft_target_loss(a, b, targets, tau)",
+            code="torch 2.13.0",
+            golden="family_soft_targets",
+            proofs=("soft_targets_mix_keys", "smoothed_labels_are_soft_targets"),
+        ),
+        Row(
+            name="i-Mix; mixup and CutMix of two positives",
+            source="Lee et al., 2021",
+            form="lam (logsumexp(x) - x+) + (1 - lam) (logsumexp(x) - x_partner)",
+            equals="soft targets with two shares; no config, as a run augments each image alone",
+            ours="soft_target_loss(a, b, (places, shares), tau)",
+            code="kibok90/imix@d40fabe0",
+            golden="family_imix",
+            proofs=("soft_targets_mix_keys",),
+        ),
+        Row(
             name="Matryoshka",
             source="Kusupati et al., 2022",
             form="sum over widths d of the loss of the first d columns",
@@ -481,6 +501,14 @@ dc = sum_j p_j (ds_j - ds+) / tau: the gradient is tau dc, tau times DCL's.""",
 -(1 - eps) log p+ - eps mean_k log p_k, over K + 1 candidates k, log p_k = x_k - L.
   = L - x+ + eps (x+ - mean_k x_k), L the logsumexp over all candidates.
 L - x+ = softplus(c): InfoNCE plus eps (x+ - mean_k x_k).""",
+    "soft_targets_mix_keys": """Soft targets are InfoNCE of the positive and a mixture of keys
+sum_j t_j (L - x_j) with sum_j t_j = 1 is L - sum_j t_j x_j, L the logsumexp over all candidates.
+L - x+ = softplus(c), and sum_j t_j x_j = q . (sum_j t_j k_j) / tau, as scores are linear in the keys.
+softplus(c) + q . (k+ - sum_j t_j k_j) / tau: InfoNCE plus a linear term.""",
+    "smoothed_labels_are_soft_targets": """Label smoothing is a soft target
+t has 1 - eps + eps/(K + 1) on the positive and eps/(K + 1) on each of K negatives.
+softplus(c) + x+ - sum_j t_j x_j = softplus(c) + eps/(K + 1) sum_j (x+ - x_j).
+That is label smoothing.""",
     "temperature_free_is_a_ratio": """The temperature-free loss is a cross-entropy of odds
 phi(s) = 2 artanh(s) = log r with the odds r = (1 + s) / (1 - s).
 softplus(logsumexp_j phi(s_j) - phi(s+)) = log(1 + sum_j r_j / r+)
@@ -569,8 +597,9 @@ place of $x$.
 
 "Here" has two entries. The first is an expression, one value per query, of two views `a` and `b`, a temperature `tau`,
 `both` views one below the other with their `classes`, further embeddings `queue`, those of another model `guide_a` and
-`guide_b`, one number per query `log_u` and one temperature an example `tau_i`; names that are not in the package are
-[below](#losses-of-your-own). The second is for `--config=` of a run.
+`guide_b`, a matrix of `targets` or numbers `places` of examples with `shares`, one number per query `log_u` and one
+temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for
+`--config=` of a run.
 
 "Code" is that of the authors, or of a library. Below it is the file of `tests/golden` with its values and gradients,
 which tests compare with ours. [The page of these files](../tests/golden/README.md) has the functions, how

@@ -12,7 +12,7 @@ import pytest
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
+from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere, soft_target_loss
 from contrastive_jax.contrast import margin, transform
 from contrastive_jax.contrast.guide import Guide
 from contrastive_jax.contrast.scores import Transform
@@ -175,6 +175,21 @@ def label_smoothing(a, b):
     )
     sides = loss(a, b, of_row(smoothed)), loss(a, b, "info_nce") + eps / (K + 1) * loss(a, b, mean_gap)
     return jnp.stack(sides), jnp.stack([loss(a, b, "label_smoothing", smoothing=eps)] * 2)
+
+
+@identity()
+def soft_targets_mix_keys(a, b):
+    targets = np.random.default_rng(2).dirichlet(np.ones(N), size=N)
+    u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    cross_entropy = -jnp.sum(targets * jax.nn.log_softmax(u @ v.T / TAU, axis=1), axis=1)
+    return cross_entropy, soft_target_loss(a, b, targets, TAU)
+
+
+@identity()
+def smoothed_labels_are_soft_targets(a, b):
+    eps, one_way = 0.1, dict(candidates="other_view", directions="one_way")
+    targets = (1 - eps) * np.eye(N) + eps / N
+    return soft_target_loss(a, b, targets, TAU), loss(a, b, "label_smoothing", smoothing=eps, **one_way)
 
 
 # -------------------------------------------------------------------------------------- rules for u and tau

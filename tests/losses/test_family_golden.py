@@ -14,7 +14,7 @@ from dense_losses import cases, unit
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
+from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere, soft_target_loss
 from contrastive_jax.contrast import by_example, candidates, margin, normalizer, transform
 from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast.comparison import Compare, cosine
@@ -272,6 +272,38 @@ def test_label_smoothing_is_torchs(case, engine):
     assert_is_theirs(
         case, lambda a, b: contrastive_loss(a, b, "label_smoothing", case["temperature"], **options).mean()
     )
+
+
+@golden("family_imix")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_imix_has_two_positives(case, engine):
+    """Its MoCo has the keys of the batch and of the queue as candidates; a symmetric loss adds the two directions."""
+    partner, share = case("partner"), case("share")
+    places = jnp.stack(
+        [jnp.broadcast_to(jnp.arange(case["N"]), partner.shape), jnp.asarray(partner)], axis=-1
+    )
+    shares = jnp.stack([share, 1 - share], axis=-1)
+    moco = case["method"] == "mocon"
+    queue = jnp.asarray(case("queue")) if moco else None
+
+    def loss(a, b):
+        one = lambda i, a, b: soft_target_loss(  # noqa: E731
+            *(a, b, (places[i], shares[i]), case["temperature"]), queue=queue, engine=engine
+        ).mean()
+        first = one(0, a, stop_gradient(b) if moco else b)
+        return first + one(1, b, a) if case["sym"] else first
+
+    assert_is_theirs(case, loss)
+
+
+@golden("family_soft_targets")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_soft_targets_are_torchs(case, engine):
+    def loss(a, b, targets):
+        options = dict(candidates=case["candidates"], engine=engine)
+        return soft_target_loss(a, b, targets, case["temperature"], **options).mean()
+
+    assert_is_theirs(case, loss, "z1", "z2", "targets", gradients=("g1", "g2", "gt"))
 
 
 @golden("family_dystress")
