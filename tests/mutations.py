@@ -196,6 +196,8 @@ TEMPERATURE = of(
      "goal = target + 0 * step"),
     ("MACL's power is a product", "tau * alpha**alignment", "tau * alpha * alignment"),
     ("MACL's A0 is added", "(alignment - a0)", "(alignment + a0)"),
+    ("Adam's first slope is weighted", "beta = jnp.where(first, 0.0, beta)", "beta = beta + 0 * visits",
+     "contrast/test_by_example.py"),
 )  # fmt: skip
 TARGET = of(
     "contrast/target.py",

@@ -82,8 +82,12 @@ def soft_target_loss(
     places, shares = _checked(targets, a.shape[0])
     values = contrastive_loss(
         *(a, b, "info_nce", temperature),
-        **dict(candidates=candidates, directions=directions, score=score, queue=queue, engine=engine),
+        candidates=candidates,
+        directions=directions,
+        score=score,
+        queue=queue,
         differentiate_temperature=differentiate_temperature,
+        engine=engine,
     )
     views = [sharding.shard_batch(jnp.asarray(view)) for view in (a, b)]
     exact = jnp.promote_types(jnp.result_type(*views), jnp.float32)
@@ -135,7 +139,8 @@ def _checked(targets: Array | tuple[Array, Array], rows: int) -> tuple[Array | N
     check_arrays("soft_target_loss", targets=targets[1])
     (places,) = ids_of("soft_target_loss", targets=targets[0])
     shares = jnp.asarray(targets[1])
-    if places is None or places.shape != shares.shape or shares.ndim != 2 or shares.shape[0] != rows:
+    assert places is not None
+    if places.shape != shares.shape or shares.ndim != 2 or shares.shape[0] != rows:
         raise ValueError(
             f"soft_target_loss.targets has shapes {jnp.shape(places)} and {shares.shape}; numbers and shares must"
             f" both be ({rows}, P)."

@@ -351,12 +351,23 @@ TABLE: dict[str, list[Row]] = {
             name="Spectral",
             source="HaoChen et al., 2021",
             form="mean_j s_j^2 - 2 s+",
-            equals="the squared mean plus VRNS's variance, less 2 s+",
+            equals="the squared mean plus the variance, less 2 s+",
             ours='contrastive_loss(a, b, "mean_contrast", tau, transform=spectral, candidates="other_view")',
             config="digits:method=spectral",
             code="jhaochenz96/spectral_contrastive_learning@ee431bdb",
             golden="family_spectral",
             proofs=("spectral_is_a_second_moment",),
+        ),
+        Row(
+            name="VRNS",
+            source="Lee et al., 2025",
+            form="softplus(c) + 30 mean_j (s_j + 1 / (n - 1))^2, n training examples",
+            equals="its term: mean_contrast of the squares, which needs no row of scores; at 0 spectral's plus 2 s+",
+            ours='contrastive_loss(a, b, "vrns", tau, target=-0.01, candidates="other_view")',
+            config="digits:method=vrns",
+            code="leechungpa/embedding-similarity-cl@5c354b06",
+            golden="family_vrns",
+            proofs=("vrns_is_a_variance_and_a_mean", "spectral_is_a_second_moment"),
         ),
         Row(
             name="SigLIP",
@@ -426,6 +437,7 @@ TABLE: dict[str, list[Row]] = {
             form="iSogCLR with u of e^c / K, for each view; Adam moves tau_i",
             equals="iSogCLR's objective; both have the slope rho - KL at the batch's own u",
             ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
+            config="digits:method=fast_clip_v2",
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
             proofs=("slope_of_the_robust_objective",),
@@ -445,7 +457,8 @@ TABLE: dict[str, list[Row]] = {
             name="TempNet",
             source="Qiu et al., 2024",
             form="tau is a network of the query",
-            equals="iSogCLR's objective, amortised; the network has an optimizer of its own",
+            equals="iSogCLR's objective, amortised; no config, as a rule has no trained parameters, and the network"
+            " has an optimizer of its own",
             ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
             code="zhqiu/TempNet@35596453",
             golden="family_tempnet",
@@ -551,8 +564,12 @@ mean_i mean_{j != i} k(s_ij) within a view = exp(uniformity(t)).
 The sum over views of gamma times it, less 2 mean_i k(s_i+), is KCL.""",
     "spectral_is_a_second_moment": """The spectral loss has the mean and the variance of negative scores
 mean_j s_j^2 = (mean_j s_j)^2 + mean_j (s_j - mean s)^2.
-The second part is the variance of a query's negative scores, which VRNS adds to InfoNCE.
+The second part is the variance of a query's negative scores; the sum is VRNS's term at the target 0.
 Less 2 s+ it is the spectral loss, up to its constant.""",
+    "vrns_is_a_variance_and_a_mean": """VRNS's term is a variance, and a mean of squares
+mean_j (s_j - t)^2 = mean_j (s_j - mean s)^2 + (mean s - t)^2.
+The first part is the variance of a query's negative scores, the second draws their mean to t.
+As a mean over negatives it is mean_contrast, negatives as (s - t)^2 and the positive as 0.""",
     "relative_bias_is_a_bias_over_tau": """SigLIP's relative bias is a bias over tau
 (s - r) / tau = s / tau + b with b = -r / tau.
 SigLIP's logit is s / tau + b.
@@ -644,7 +661,9 @@ def gist(a, b, tau, guide_a, guide_b, margin=0.0):
     """The row of an anchor has its positive's scores with the other positives too; margin is sentence-transformers'."""
     guides = Guide(guide_a, guide_b, margin=-margin), Guide(guide_b, guide_a, margin=-margin)
     one = contrastive_loss(a, b, "info_nce", tau, directions="one_way", guide=guides[0])
-    two = contrastive_loss(b, a, "info_nce", tau, directions="one_way", guide=guides[1], candidates="own_view")
+    two = contrastive_loss(
+        b, a, "info_nce", tau, directions="one_way", guide=guides[1], candidates="own_view"
+    )
     return one + jnp.log1p(jnp.exp(two - one) - jnp.exp(-one))
 '''
 

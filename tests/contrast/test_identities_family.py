@@ -393,7 +393,7 @@ def gaussian_kcl_is_alignment_and_uniformity(a, b):
 
 @identity()
 def spectral_is_a_second_moment(a, b):
-    """The mean square is the squared mean plus the variance: the part that VRNS adds to InfoNCE."""
+    """The mean square is the squared mean plus the variance."""
 
     def moments(positive, negative):
         mean = mean_over(negative, scores(negative))
@@ -402,6 +402,21 @@ def spectral_is_a_second_moment(a, b):
 
     ours = loss(a, b, "mean_contrast", transform=transform.spectral())
     return ours, loss(a, b, of_row(moments))
+
+
+@identity()
+def vrns_is_a_variance_and_a_mean(a, b):
+    target = -0.2
+
+    def moments(positive, negative):
+        mean = mean_over(negative, scores(negative))
+        return mean_over(negative, (scores(negative) - mean[..., None]) ** 2) + (mean - target) ** 2
+
+    squares = Transform(lambda s, positive, tau: (s - target) ** 2, lambda s, tau: 0.0 * s)
+    streamed = loss(a, b, "mean_contrast", transform=squares)
+    return jnp.stack([loss(a, b, of_row(moments)), streamed]), jnp.stack(
+        [loss(a, b, "vrns", target=target)] * 2
+    )
 
 
 @identity()

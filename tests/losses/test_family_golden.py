@@ -361,6 +361,19 @@ def test_matryoshka_is_a_sum_over_widths(case, engine):
 # --------------------------------------------------------------------------- own-view candidates, and means of g
 
 
+@golden("family_vrns")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_vrns_is_a_mean_of_squares(case, engine):
+    """Of the row of scores, or by a transform in tiles; examples of one label are no negatives."""
+    target = -1 / (case["instances"] - 1)
+    options = dict(group=jnp.asarray(case("group")), candidates="other_view", engine=engine)
+    squares = Transform(lambda s, positive, tau: (s - target) ** 2, lambda s, tau: 0.0 * s)
+    for term in (dict(loss="vrns", target=target), dict(loss="mean_contrast", transform=squares)):
+        assert_is_theirs(
+            case, lambda a, b, term=term: contrastive_loss(a, b, temperature=0.3, **options, **term).mean()
+        )
+
+
 @golden("family_dhel_kcl", form="dhel")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dhel_is_dcl_with_the_own_view_as_candidates(case, engine):
@@ -582,50 +595,20 @@ def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
 @golden("family_fast_clip", version="v2")
 def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
     """As iSogCLR with u of e^((s - s+) / tau), and Adam in the place of momentum; u is kept over e^bound."""
-    n, rate, decays = case["N"], case["lr_tau"], (case["beta1"], case["beta2"])
-    u, first, second = np.zeros((3, 2, case["data"]))
-    tau = np.full((2, case["data"]), case["temperature"])
-    side = (np.arange(2)[:, None],)
-
-    def each(a, b, loss, tau):
-        options = dict(candidates="other_view", differentiate_temperature=True)
-        return contrastive_loss(a, b, loss, tau.reshape(-1), **options).reshape(2, n)
-
-    @jit
-    def now(a, b, tau):
-        """log u of a query, and E[s - s+] / tau, which is -tau times its derivative."""
-        mean = lambda c, count: c - jnp.log(count.astype(c.dtype))  # noqa: E731
-        values, pull = jax.vjp(lambda tau: each(a, b, mean, tau), tau)
-        return values, -tau * pull(jnp.ones_like(values))[0]
-
-    @jit
-    @functools.partial(jax.value_and_grad, argnums=(0, 1))
-    def theirs(a, b, tau, log_u):
-        ratio = lambda c, count: losses.fenchel_legendre(c, count, log_u.T) - log_u.T + 1  # noqa: E731
-        return each(a, b, ratio, tau).mean(1).sum()
-
+    options = dict(rate=case["lr_tau"], beta1=case["beta1"], beta2=case["beta2"], target=case["rho"])
+    options |= dict(tau=case["temperature"], min_tau=case["tau_min"], max_tau=case["tau_max"])
+    average = normalizer.fast_clip(gamma=decay_of(case, 2))
+    steps = Steps(case, "fenchel_legendre", average, rules.fast_clip_v2(1, **options), candidates.other_view)
     for step in range(case["steps"]):
-        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        here = (*side, index[None])
-        log_now, mean_logit = now(z1, z2, tau[here])
-        queries = (1 - decay_of(case, step)) * u[here] + decay_of(case, step) * np.exp(log_now)
-        value, slopes = theirs(z1, z2, tau[here], jnp.log(queries))
-        np.testing.assert_allclose(value, case("loss")[step], rtol=1e-9)
-        for found, name in zip(slopes, ("g1", "g2"), strict=True):
-            assert_norm_close(found / 2, case(name)[step], 1e-9, name)
-        slope = np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit
-        slope, epoch = np.clip(slope, -5, 5), step // 2
-        beta1, beta2 = decays if epoch else (0.0, 0.0)  # of Adam's means, whose count is the epoch's number
-        u[here] = queries
-        first[here] = beta1 * first[here] + (1 - beta1) * slope
-        second[here] = beta2 * second[here] + (1 - beta2) * slope**2
-        root = np.sqrt(second[here] / (1 - beta2 ** (epoch + 1)))
-        moved = rate * first[here] / (1 - beta1 ** (epoch + 1)) / (root + 1e-8)
-        tau[here] = np.clip(tau[here] - moved, case["tau_min"], case["tau_max"])
+        slopes = steps(*(case(name)[step] for name in ("z1", "z2", "index")))
+        for slope, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(slope, case(name)[step], 1e-9, name)
         for view in (1, 2):
             kept = case(f"u{view}")[step] * np.exp(case(f"bound{view}")[step])
-            np.testing.assert_allclose(u[view - 1], kept, rtol=1e-9)
-            np.testing.assert_allclose(tau[view - 1], case(f"tau{view}")[step], rtol=1e-9)
+            np.testing.assert_allclose(steps.u()[view - 1], kept, rtol=1e-9)
+            tau = steps.states[0]["tau"][:, view - 1]
+            np.testing.assert_allclose(tau, case(f"tau{view}")[step], rtol=1e-9)
+    assert len(set(tau.tolist())) == case["data"]
 
 
 @golden("family_tempnet")
