@@ -142,6 +142,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "transform": {"name": "gaussian_kernel"},
         "temperature": {"name": "fixed", "tau": 1.0},
     },
+    # Lu et al. 2023; the weight is KCL's
+    "f_micl": {
+        "loss": {"mean_contrast": {"weight": 1.0, "gamma": 16.0}},
+        "transform": {"name": "f_micl"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
     # Transforms of scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025
     "temperature_free": {"transform": {"name": "temperature_free"}},
     "dystress": {"transform": {"name": "dystress"}},

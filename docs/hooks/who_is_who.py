@@ -359,6 +359,15 @@ TABLE: dict[str, list[Row]] = {
             proofs=("spectral_is_a_second_moment",),
         ),
         Row(
+            name="f-MICL",
+            source="Lu et al., 2023",
+            form="gamma mean_j (u f'(u) - f(u)) - f'(u+), u = e^(-2 t (1 - s))",
+            equals="KL: minus NWJ's estimate; Jensen-Shannon: SigLIP with the bias -2 t",
+            ours='contrastive_loss(a, b, "mean_contrast", tau, gamma=16.0, transform=transform.f_micl())',
+            config="digits:method=f_micl",
+            proofs=("f_micl_of_kl_is_nwj", "f_micl_of_jensen_shannon_is_siglip"),
+        ),
+        Row(
             name="VRNS",
             source="Lee et al., 2025",
             form="softplus(c) + 30 mean_j (s_j + 1 / (n - 1))^2, n training examples",
@@ -570,6 +579,14 @@ Less 2 s+ it is the spectral loss, up to its constant.""",
 mean_j (s_j - t)^2 = mean_j (s_j - mean s)^2 + (mean s - t)^2.
 The first part is the variance of a query's negative scores, the second draws their mean to t.
 As a mean over negatives it is mean_contrast, negatives as (s - t)^2 and the positive as 0.""",
+    "f_micl_of_kl_is_nwj": """f-MICL of the KL divergence is minus NWJ's estimate
+f(u) = u log u has f'(u) = 1 + log u and u f'(u) - f(u) = u.
+With the critic T = 1 + log u, mean_j u_j - f'(u+) = mean_j e^(T_j - 1) - T+.
+NWJ's estimate is the mean of T+ less that of e^(T - 1).""",
+    "f_micl_of_jensen_shannon_is_siglip": """f-MICL of the Jensen-Shannon divergence is SigLIP
+f'(u) = log 2 - softplus(-x), u f'(u) - f(u) = softplus(x) - log 2, x = log u = 2 t s - 2 t.
+With gamma = K: sum_j softplus(x_j) + softplus(-x+) - (K + 1) log 2.
+That is SigLIP at tau = 1 / (2 t) with the bias -2 t, less a constant.""",
     "relative_bias_is_a_bias_over_tau": """SigLIP's relative bias is a bias over tau
 (s - r) / tau = s / tau + b with b = -r / tau.
 SigLIP's logit is s / tau + b.

@@ -42,6 +42,9 @@ def identity(*, gradient_only=False):
 loss = functools.partial(contrastive_loss, temperature=TAU)
 
 
+ACROSS = dict(candidates="other_view", directions="one_way")
+
+
 def own_view(a, b, name, temperature=TAU, **options):
     """``a`` queries ``b`` with the other rows of ``a`` as negatives."""
     options |= dict(candidates="own_view", directions="one_way")
@@ -417,6 +420,24 @@ def vrns_is_a_variance_and_a_mean(a, b):
     return jnp.stack([loss(a, b, of_row(moments)), streamed]), jnp.stack(
         [loss(a, b, "vrns", target=target)] * 2
     )
+
+
+@identity()
+def f_micl_of_kl_is_nwj(a, b):
+    t = 1.5
+    u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    critic = 1 - 2 * t * (1 - u @ v.T)
+    negative = logsumexp(jnp.where(np.eye(N, dtype=bool), -jnp.inf, critic), axis=1)
+    count = jnp.full(N, N - 1)
+    ours = loss(a, b, "mean_contrast", transform=transform.f_micl(divergence="kl", t=t), **ACROSS)
+    return ours.mean(), -losses.nwj(jnp.diag(critic), negative, count)
+
+
+@identity()
+def f_micl_of_jensen_shannon_is_siglip(a, b):
+    t = 1.5
+    ours = loss(a, b, "mean_contrast", gamma=N - 1.0, transform=transform.f_micl(t=t), **ACROSS)
+    return ours, sigmoid_loss(a, b, 1 / (2 * t), -2 * t) - N * np.log(2)
 
 
 @identity()

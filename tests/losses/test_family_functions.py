@@ -251,6 +251,30 @@ def mean_by_definition(name, a, b):
     return 3.0 * jnp.concatenate([kernel(a), kernel(b)]) - jnp.tile(aligned, 2)
 
 
+CONVEX = {
+    "kl": lambda u: u * np.log(u),
+    "jensen_shannon": lambda u: u * np.log(u) - (u + 1) * np.log((u + 1) / 2),
+    "pearson": lambda u: (u - 1) ** 2,
+    "hellinger": lambda u: (np.sqrt(u) - 1) ** 2,
+    "vincze_le_cam": lambda u: (u - 1) ** 2 / (u + 1),
+}
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_f_micl_is_a_slope_and_its_conjugate(name):
+    """f' by complex steps, and f* at f'(u) as the largest t u' - f(u') over a grid around u."""
+    score, t, f = np.linspace(-1.0, 1.0, 9), 0.7, CONVEX[name]
+    u = np.exp(-2 * t * (1 - score))
+    slope = np.imag(f(u + 1e-30j)) / 1e-30
+    grid = u[:, None] * np.exp(np.linspace(-1, 1, 2001))
+    conjugate = np.max(slope[:, None] * grid - f(grid), axis=1)
+    with jax.enable_x64(True):
+        rule = transform.f_micl(divergence=name, t=t)
+        np.testing.assert_allclose(rule.positive(jnp.asarray(score), 1.0), slope, rtol=1e-12, atol=1e-12)
+        found = rule.negative(jnp.asarray(score), 0.0, 1.0)
+        np.testing.assert_allclose(found, conjugate, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 @pytest.mark.parametrize("name", ["spectral", "kcl"])
 def test_means_over_pairs_are_their_definition_at_any_temperature(name, engine):
