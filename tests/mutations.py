@@ -267,6 +267,23 @@ SIMILARITY = of(
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
     run=True,
 )  # fmt: skip
+GUIDE = of(
+    "contrast/guide.py",
+    "contrast/test_guide.py",
+    ("a relative margin is absolute", "(jnp.abs(positive) if self.relative else 1.0)", "1.0"),
+    ("the guide's own views are exchanged", "pools, own, strict=True", "pools, own[::-1], strict=True"),
+)
+SOFT_TARGETS = of(
+    "contrast/soft_targets.py",
+    "contrast/test_soft_targets.py losses/test_family_golden.py -k soft",
+    ("rows have the sum 1", "total[:, None] * key - _mixed(", "key - _mixed("),
+    ("both directions query a", "[views, views[::-1]]", "[views, views]"),
+)
+VARIANTS = of(
+    "losses/variants.py",
+    "losses/test_family_functions.py",
+    ("VRNS draws scores to 0", "(score - target) ** 2", "score**2"),
+)
 BY_EXAMPLE = of(
     "contrast/by_example.py",
     "contrast/test_by_example.py losses/test_family_golden.py",
@@ -752,7 +769,7 @@ DEVICES = [
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
-    *BY_EXAMPLE, *NORMALIZER,
+    *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip

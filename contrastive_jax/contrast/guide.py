@@ -16,12 +16,12 @@ from contrastive_jax.types import Array, QueryGuide, record
 
 @record
 class Guide:
-    """Masks the candidates j of a query that the guide scores above its positive, ``g_j > g+ + margin``.
+    """Embeddings of another model, which mask a query's candidates j with ``g_j > g+ + margin``.
 
-    Masked candidates are left out of the sums and of K_i. Scores g are cosines of the guide's embeddings, which
-    have the order of the rows that ``contrastive_loss`` compares, any width and no gradient. A guide that scores
-    like the model itself is ``transform.margin_mask``. A candidate with the positive's own score, such as a copy
-    of it, is masked for certain only if the margin is below 0.
+    g are cosines of the guide's embeddings, which have the order of the rows that ``contrastive_loss`` compares,
+    any width and no gradient. Masked candidates are left out of the sums and of K_i. A guide that scores like
+    the model itself is ``transform.margin_mask``. A candidate with the positive's own score, such as a copy of
+    it, is masked for certain only if the margin is below 0.
     Source: GISTEmbed (Solatorio, 2024, arXiv 2402.16829), margin 0; NV-Retriever (Moreira et al., 2024) for
     ``relative``, with -0.05.
 

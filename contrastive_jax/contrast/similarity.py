@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
 
 class QueryMarks(NamedTuple):
-    """Marks of queries, which decide with a candidate's whether it counts for a query; no gradient."""
+    """Group, row and guide of queries, which decide with a candidate's whether it counts; no gradient."""
 
     group: Array  # [Q] int
     row: Array | None  # [Q] int, read by FURTHER
@@ -50,7 +50,7 @@ class QueryMarks(NamedTuple):
 
 
 class CandidateMarks(NamedTuple):
-    """Marks of candidates; see :class:`QueryMarks`."""
+    """Group, row and guide of candidates; see :class:`QueryMarks`."""
 
     group: Array  # [M] int
     row: Array | None  # [M] int
