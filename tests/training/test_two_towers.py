@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shlex
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,8 @@ from suite import over
 from test_step import run_on
 from tiny_methods import x64  # noqa: F401
 
+from contrastive_jax import augment, contrastive_loss, data, load_encoder, losses, main, models, sigmoid_loss
 from contrastive_jax import config as configs
-from contrastive_jax import contrastive_loss, data, load_encoder, losses, main, models, sigmoid_loss
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
 from contrastive_jax.contrast import diagnostics, negatives
 from contrastive_jax.contrast.candidates import other_view
@@ -276,6 +277,25 @@ def test_each_tower_is_the_network_of_its_own_settings(file):
         np.testing.assert_allclose(outputs.projection[:, number], alone, rtol=1e-5)
     modules = {row[0] for row in run.recipe.network.describe(run.recipe.view)[0]}
     assert modules == {"encoder", "projector", "second_encoder", "second_projector"}
+
+
+def test_a_pair_has_one_view_of_each_array_with_a_key_of_its_own(file):
+    wide = {
+        "encoder.layers": None,
+        "encoder.width": None,
+        "second_encoder.width": None,
+        "augment.crop_min": 0.3,
+    }
+    kinds = "key=photo,pair_key=text,size=8,vocabulary=9"
+    run = runs.prepare(config_of(file, kinds, **wide, **{"second_augment": "tokens"}), ONE)
+    key, (photo, text) = jax.random.key(5), run.source.train.pictures(np.arange(40))
+    first, second = run.recipe.augment(key, (photo[3], text[3]))
+    assert first.shape == (1, 8, 8, 1) and second.shape == (1, 5)
+    np.testing.assert_array_equal(first[0], run.recipe.views(key, photo[3])[0])
+    of_text = jax.random.fold_in(key, zlib.crc32(b"second"))
+    wanted = augment.make_views_of_arrays(text, preset="tokens")(of_text, text[3])
+    np.testing.assert_array_equal(second[0], wanted[0])
+    assert [spec.shape for spec in run.recipe.view] == [(8, 8, 1), (5,)]
 
 
 # -------------------------------------------------------------------------------------------- runs
