@@ -126,8 +126,10 @@ class Evaluator:
         seen = None if weights is None else Pretrained(self.network, *weights, self.view)
         return EvaluationData(name, seen, *parts, layers=layers, batch_size=self.settings.evaluate.batch_size)
 
-    def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print) -> dict[str, float]:
-        """Evaluate the columns of ``evaluate.look`` during training.
+    def look(
+        self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print, suffix: str = ""
+    ) -> dict[str, float]:
+        """Evaluate the columns of ``evaluate.look`` during training; ``suffix`` is added to their names.
 
         A column that fails is left out and its error is reported once; training continues.
 
@@ -149,7 +151,7 @@ class Evaluator:
                     report(f"evaluate.look: {column} failed: {table.failure(error)}")
         metric = table.metric_of("", several(subject.test.split))
         return {
-            f"eval/{column}_{name}": value
+            f"eval/{column}{suffix}_{name}": value
             for column, score in scores.items()
             for name, value in table.numbers(score).items()
             if name == metric or metric not in score

@@ -19,6 +19,7 @@ from contrastive_jax.training.run import evaluators_of
 from contrastive_jax.types import PyTree
 
 Weights = tuple[PyTree, PyTree]
+SUFFIXES = tuple(f"@{name}" if name else "" for name in pairs.SETS)  # of the columns of each encoder
 
 
 class PairEvaluator:
@@ -91,9 +92,7 @@ class PairEvaluator:
                 scores |= {f"eval/{column}_{name}": value for name, value in table.numbers(found).items()}
         for number, tower in enumerate(self.towers if self.has_labels else ()):
             if tower.settings.evaluate.look:
-                suffix = f"@{pairs.SETS[number]}" if pairs.SETS[number] else ""
-                of = tower.look(self._weights(weights, number), report)
-                scores |= {f"{name}{suffix}": value for name, value in of.items()}
+                scores |= tower.look(self._weights(weights, number), report, SUFFIXES[number])
         return scores
 
     def untrained(self) -> Weights:
@@ -138,10 +137,9 @@ class PairEvaluator:
             own = None if weights is None else self._weights(weights, number)
             if own is None and not pixels_fit(*tower.sets[""]):
                 continue
-            suffix = f"@{pairs.SETS[number]}" if pairs.SETS[number] else ""
             subject = tower.subject(row, own)
             for column, judge in tower.evaluators.items():
-                name = f"{column}{suffix}"
+                name = f"{column}{SUFFIXES[number]}"
                 scores[name] = table.judged(judge, subject)
                 progress.score(row, name, table.line(scores[name], self.metric()))
         return scores

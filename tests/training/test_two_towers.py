@@ -375,7 +375,7 @@ def test_a_learnt_temperature_takes_adams_steps_along_info_nces_derivative():
 
 @pytest.mark.run
 def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monkeypatch):
-    config = config_of(file, **{"evaluate.every": "3 steps", "evaluate.look": ("retrieval",)})
+    config = config_of(file, **{"evaluate.every": "3 steps", "evaluate.look": ("retrieval", "knn")})
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     loop.train(config, str(whole), quiet=True, devices=ONE)
     with monkeypatch.context() as patch, pytest.raises(loop.Stopped):
@@ -383,7 +383,8 @@ def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monke
         loop.train(config, str(stopped), quiet=True, devices=ONE)
     loop.train(config, str(stopped), quiet=True, devices=ONE)
     assert_same(left_behind(whole, config), left_behind(stopped, config))
-    assert "eval/retrieval_to_second_at_1" in left_behind(whole, config)[2][-1]
+    names = {"eval/retrieval_to_second_at_1", "eval/knn_top1", "eval/knn@second_top1"}
+    assert names <= left_behind(whole, config)[2][-1].keys()
 
     encoders = [load_encoder(whole, second=second) for second in (False, True)]
     written = np.load(embed.embed(config, str(whole), quiet=True)["test"])
