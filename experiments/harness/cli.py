@@ -283,9 +283,8 @@ def plan(
     if any(seconds.values()):
         basis = f"the median of the table's finished runs; without these {basis}"
     dollars = f", {total * price:,.0f} at {price:g} an hour" if price else ""
-    print(
-        f"{len(todo)} cell{'s' * (len(todo) != 1)}, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})"
-    )
+    number = f"{len(todo)} cell{'s' * (len(todo) != 1)}"
+    print(f"{number}, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})")
 
 
 def undecided(table: Table, scale: str, cells: Sequence[Cell]) -> list[Job]:
