@@ -27,6 +27,7 @@ Almost all of them are functions of one number per query, the contrast of its ne
     alpha_cl              sum_j sg(w_j) (s_j - s+) / tau                dc, as dcl
     label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
     mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
+    vrns                  mean_j (s_j - target)^2                       to be added to another loss
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
     sogclr                tau (u + e^(c - log K - u) - 1)               tau times fenchel_legendre's
     robust                tau (c - log K + rho)                         tau dc
@@ -40,8 +41,8 @@ Means of W are over all queries of a step, on all devices and in all micro-batch
 the weights of ``dclw`` depend on the other queries too.
 
 Losses are looked up by name. Positional parameters are quantities (``c``, ``positive``, ``count``, ...),
-keyword-only parameters are options. A loss that reads contrasts at other multiples of 1/tau returns them from
-``loss.scales(**options)``; its first parameters are then those contrasts.
+keyword-only parameters are options. A loss that reads contrasts at other multiples of 1/tau declares them with
+:func:`loss`; its first parameters are then those contrasts.
 """
 
 from contrastive_jax.losses.contrastive import (
@@ -63,6 +64,7 @@ from contrastive_jax.losses.contrastive import (
     scaled,
     value_with_gradient_of,
 )
+from contrastive_jax.losses.declaration import Declaration, declaration, loss
 from contrastive_jax.losses.distribution import (
     alignment,
     logsumexp_distribution,
@@ -90,9 +92,10 @@ from contrastive_jax.losses.information import (
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
 from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
-from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince
+from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince, vrns
 
 __all__ = [
+    "Declaration",
     "alignment",
     "alpha_cl",
     "byol",
@@ -100,6 +103,7 @@ __all__ = [
     "dcl",
     "dclw",
     "debiased",
+    "declaration",
     "decoupled_nt_xent",
     "donsker_varadhan",
     "donsker_varadhan_estimate",
@@ -120,6 +124,7 @@ __all__ = [
     "jensen_shannon",
     "label_smoothing",
     "logsumexp_distribution",
+    "loss",
     "macl",
     "macl_w",
     "mean_contrast",
@@ -142,4 +147,5 @@ __all__ = [
     "tuba",
     "uniformity",
     "value_with_gradient_of",
+    "vrns",
 ]

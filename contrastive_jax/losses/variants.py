@@ -1,4 +1,4 @@
-"""Further losses: IFM, RINCE, alpha-CL, label smoothing, and the mean contrast without a softmax."""
+"""Further losses: IFM, RINCE, alpha-CL, label smoothing, the mean contrast without a softmax, and VRNS's term."""
 
 import math
 from typing import Annotated
@@ -7,19 +7,20 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
-from contrastive_jax.kinds import Ge, Le, NonNegative, PositiveFraction
+from contrastive_jax.kinds import Ge, Gt, Le, Lt, NonNegative, PositiveFraction
 from contrastive_jax.losses.contrastive import (
-    CANCELS,
     at_least_float32,
     check_option,
     plus,
     value_with_gradient_of,
 )
+from contrastive_jax.losses.declaration import CANCELS, loss
 from contrastive_jax.types import Array
 
 FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to 1 / K
 
 
+@loss(vanishing=True)
 def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: NonNegative = 0.1) -> Array:
     """Implicit feature modification, ``(softplus(c) + softplus(c + 2 epsilon / tau)) / 2``.
 
@@ -73,6 +74,7 @@ def rince(
     return value_with_gradient_of(value, c, of_c) + q * value * (x - stop_gradient(x))
 
 
+@loss(no_margin=CANCELS)
 def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Array:
     """alpha-CL, exponent 1: ``sum_j sg(w_j) (s_j - s+) / tau`` with ``w_j ~ e^(s_j / tau)``; DCL's gradient.
 
@@ -84,9 +86,7 @@ def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Arra
     return value_with_gradient_of(value, at_least_float32(c))
 
 
-alpha_cl.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, smoothing=0.1: (1.0, FLAT), no_margin="is not defined for")
 def label_smoothing(
     c: Array,
     c_flat: Array,
@@ -114,10 +114,7 @@ def label_smoothing(
     return jax.nn.softplus(c) - smoothing * number / (number + 1.0) * above
 
 
-label_smoothing.scales = lambda *, smoothing=0.1: (1.0, FLAT)  # type: ignore[attr-defined]
-label_smoothing.no_margin = "is not defined for"  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, gamma=1.0: (FLAT,), no_margin=CANCELS)
 def mean_contrast(
     c_flat: Array, mean: Array, positive: Array, temperature: Array, *, gamma: NonNegative = 1.0
 ) -> Array:
@@ -141,5 +138,22 @@ def mean_contrast(
     return gamma * moved + (gamma - 1.0) * positive
 
 
-mean_contrast.scales = lambda *, gamma=1.0: (FLAT,)  # type: ignore[attr-defined]
-mean_contrast.no_margin = CANCELS  # type: ignore[attr-defined]
+def vrns(cross: Array, temperature: Array, *, target: Annotated[float, Gt(-1), Lt(1)] = 0.0) -> Array:
+    """VRNS's term, to be added to a loss: ``mean_j (s_j - target)^2`` over the negatives, 0 without any.
+
+    It is the variance of a query's negative scores plus the squared distance of their mean from ``target``. It
+    reads the row of scores, [B, V, 1 + M] over tau with the positive first; ``mean_contrast`` of the same squares
+    needs no rows (docs/who_is_who.md). No gradient in tau.
+    Source: On the similarities of embeddings in contrastive learning (Lee et al., 2025), with a weight of 30, the
+    target -1 / (n - 1) of n training examples, and negatives of the other view.
+
+    Args:
+      target: score to which negatives are drawn.
+    """
+    check_option("vrns.target", target, lambda x: -1 < x < 1, "above -1 and below 1")
+    logit = at_least_float32(cross)[..., 1:]
+    permitted = logit != -jnp.inf
+    held = jnp.expand_dims(stop_gradient(temperature), -1)
+    score = held * jnp.where(permitted, logit, 0.0)
+    number = jnp.maximum(jnp.sum(permitted, axis=-1), 1).astype(score.dtype)
+    return jnp.sum(jnp.where(permitted, (score - target) ** 2, 0.0), axis=-1) / number
