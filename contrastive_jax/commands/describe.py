@@ -257,10 +257,10 @@ def race(
     Each measurement takes about ``SECONDS``. The step trains ``together`` runs; its state is discarded."""
     batch_size, first = together * run.settings.train.batch_size, feed.feed(0)
     state, _ = jax.block_until_ready(step(state, first))
-    began, steps = time.perf_counter(), 0
-    while distributed.agreed((spent := time.perf_counter() - began) < SECONDS):  # processes must agree
+    began, steps, spent = time.perf_counter(), 0, 0.0
+    while not steps or distributed.agreed(spent < SECONDS):  # processes must agree
         state, _ = jax.block_until_ready(step(state, first))
-        steps += 1
+        steps, spent = steps + 1, time.perf_counter() - began
     speed = {"step": steps * batch_size / spent}
     if isinstance(feed, data.Stream):
         ready = min(run.total_steps, 2 + stream.AHEAD)  # made while the step was compiled and ran
