@@ -11,6 +11,7 @@ from contrastive_jax.data.array_files import arrays
 from contrastive_jax.data.image_folder import folder
 from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.scikit_digits import digits
+from contrastive_jax.data.shards import webdataset
 from contrastive_jax.data.split import Split, numbers
 from contrastive_jax.data.storage import Source, held_out, one_shape, streams
 from contrastive_jax.data.tfds_images import tfds
@@ -20,7 +21,8 @@ from contrastive_jax.lookup import check_options, variant
 
 def known() -> dict[str, Callable[..., Source]]:
     """Return the functions that ``data.name`` can name; any other value is the name of a TFDS set."""
-    return {function.__name__: function for function in (digits, folder, arrays, tfds, synthetic)}
+    functions = (digits, folder, webdataset, arrays, tfds, synthetic)
+    return {function.__name__: function for function in functions}
 
 
 @functools.cache
