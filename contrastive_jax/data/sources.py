@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from contrastive_jax.data.array_files import arrays
+from contrastive_jax.data.arrow_tables import huggingface
 from contrastive_jax.data.image_folder import folder
 from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.scikit_digits import digits
@@ -21,7 +22,7 @@ from contrastive_jax.lookup import check_options, variant
 
 def known() -> dict[str, Callable[..., Source]]:
     """Return the functions that ``data.name`` can name; any other value is the name of a TFDS set."""
-    functions = (digits, folder, webdataset, arrays, tfds, synthetic)
+    functions = (digits, folder, webdataset, huggingface, arrays, tfds, synthetic)
     return {function.__name__: function for function in functions}
 
 
