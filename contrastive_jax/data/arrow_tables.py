@@ -174,8 +174,9 @@ def arrow_files(place: pathlib.Path) -> list[pathlib.Path]:
     """Return the Arrow files of a split, in the order of their rows."""
     state = _description(place / STATE)
     files = state.get("_data_files")
-    names: list[Any] = [one.get("filename") if isinstance(one, dict) else None for one in files or ()]
-    if not isinstance(files, list) or not names or not all(_is_name(name) for name in names):
+    listed = files if isinstance(files, list) else []
+    names: list[Any] = [one.get("filename") if isinstance(one, dict) else None for one in listed]
+    if not names or not all(_is_name(name) for name in names):
         raise ValueError(f"{place / STATE} must have a list '_data_files' of names of files beside it.")
     if len({*names}) < len(names):
         raise ValueError(
@@ -262,14 +263,14 @@ def _reader(file: pathlib.Path, columns: Sequence[int] | None = None) -> Any:
 
     Raises:
         ValueError: the file is not an Arrow stream.
-        OSError: there is no such file, or it cannot be read.
+        FileNotFoundError: there is no such file.
     """
     arrow = _arrow()
     opened(file, "an Arrow file").close()
     try:
         options = arrow.ipc.IpcReadOptions(included_fields=columns)
         return arrow.ipc.open_stream(arrow.memory_map(str(file)), options=options)
-    except arrow.ArrowException as error:
+    except (arrow.ArrowException, OSError) as error:  # an OSError for damaged headers
         raise _damaged(file, error) from None
 
 

@@ -30,6 +30,7 @@ EXTENSIONS = (
     ".pgm",
     ".pbm",
 )
+FILES = ("folder", "webdataset", "huggingface")  # values of data.name for users' own image files
 DARK = 32  # of 255; 16-bit images that are all darker have another white
 
 
