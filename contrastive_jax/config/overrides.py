@@ -22,7 +22,7 @@ from contrastive_jax.config import approval, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.resolved import Settings, settings_of
-from contrastive_jax.config.settings import GIVEN, Finder, base, complete, plain, settle
+from contrastive_jax.config.settings import Finder, base, complete, plain, settle
 from contrastive_jax.contrast.terms import canonical
 
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # words separated by commas
@@ -125,11 +125,7 @@ def _own_functions(name: str, text: str) -> list[str]:
 
 def _is_required(settings: Mapping[str, Any], name: str, find: Finder) -> bool:
     """Return whether a leaf is an option without a default, which configs lack until it is set."""
-    section, _, key = name.rpartition(".")
-    return (
-        key not in GIVEN.get(section, ())
-        and schema.option_of(settings, name, find).default is inspect.Parameter.empty
-    )
+    return schema.option_of(settings, name, find).default is inspect.Parameter.empty
 
 
 def _leaf(name: str) -> str:

@@ -18,7 +18,7 @@ from contrastive_jax.augment import arrays, presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.files import suggest
 from contrastive_jax.config.identity import leaves
-from contrastive_jax.config.settings import CHOICES, GIVEN, NAMED, Finder, base
+from contrastive_jax.config.settings import CHOICES, NAMED, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import known_losses
 from contrastive_jax.evaluators import measures, protocols
@@ -176,11 +176,7 @@ def every() -> list[Option]:
         for function in functions(path):
             for name, p in parameters(function).items():
                 leaf = f"{path}.{name}" if path else name
-                if (
-                    name not in GIVEN.get(section, ())
-                    and leaf not in LEAVES
-                    and _reachable(path, leaf, defaults)
-                ):
+                if leaf not in LEAVES and _reachable(path, leaf, defaults):
                     own_default = (path in NAMED or "*" in path) and p.default is not p.empty
                     default = p.default if own_default else defaults.get(leaf, p.default)
                     options.append(Option(leaf, default, meanings(function)[name], function))

@@ -47,8 +47,6 @@ CHOICES = {
 
 
 SIZE = 32  # pixels of the base config's views
-# Arguments that the run passes to functions, not the config.
-GIVEN = {"encoder": ("remat",)}
 NAMED = (*CHOICES, "data")  # sections whose leaf ``name`` names a function
 
 
@@ -188,7 +186,7 @@ def complete(config: ConfigDict, find: Finder | None = None) -> ConfigDict:
         if section == "augment" and augment.make_views in augment.options_of(find(section, name)):
             config.augment.size = config.augment.get("size", SIZE)  # a preset of arrays, before, has no size
             _fill(config, section, augment.make_views)
-        _fill(config, section, find(section, name), leave=GIVEN.get(section, ()))
+        _fill(config, section, find(section, name))
     _fill(config, "norm", norm.norm)  # a config may have replaced the whole section
     config.loss = ConfigDict({
         canonical(name): value if isinstance(value, ConfigDict) else {"weight": float(value)}
@@ -338,11 +336,11 @@ def _kept(choice: _Choice, overridden: set[str]) -> ConfigDict:
     return ConfigDict(like | {leaf: section[leaf] for leaf in section if leaf in stays | {choice.key}})
 
 
-def _fill(config: ConfigDict, section: str, function: Any, leave: tuple[str, ...] = ()) -> None:
+def _fill(config: ConfigDict, section: str, function: Any) -> None:
     if function is None:  # an unknown name, which is refused later
         return
     for p in kinds.parameters(function).values():
-        if p.name not in config[section] and p.name not in leave:
+        if p.name not in config[section]:
             if p.default is None:  # a plain None could not be set from the command line
                 known = kinds.basic(p.annotation) & {int, float, tuple}
                 config[section][p.name] = config_dict.placeholder(known.pop() if len(known) == 1 else object)

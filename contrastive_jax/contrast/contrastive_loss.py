@@ -55,6 +55,16 @@ PROVIDED = (
 )  # quantities that two arrays of embeddings define
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _OfAlignment:
+    """MACL's temperature as a function of the mean cosine of the positives."""
+
+    rule: rules.Temperature
+
+    def __call__(self, alignment: Array) -> Array:
+        return self.rule.value((), jnp.zeros(()), alignment)
+
+
 def macl_temperature(
     tau0: float = 0.1, alpha: float = 2.0, *, form: str = "exponential"
 ) -> Callable[[Array], Array]:
@@ -89,11 +99,7 @@ def macl_temperature(
     else:
         rule = rules.macl_b(1, tau=tau0, beta=alpha)
 
-    def temperature(alignment: Array) -> Array:
-        return rule.value((), jnp.zeros(()), alignment)
-
-    temperature.cosine_only = True  # type: ignore[attr-defined]
-    return temperature
+    return _OfAlignment(rule)
 
 
 def contrastive_loss(
@@ -392,8 +398,8 @@ def contrastive_loss(
             raise ValueError(
                 f"contrastive_loss.margin is {margin!r}; it must be a function of one array, the number of negatives."
             ) from None
-    if margin is not None and term.no_margin:
-        raise ValueError(f"contrastive_loss.margin {term.no_margin} {loss!r}; it must be None.")
+    if margin is not None and term.declared.no_margin:
+        raise ValueError(f"contrastive_loss.margin {term.declared.no_margin} {loss!r}; it must be None.")
     if margin is not None and not term.multiples:
         raise ValueError(
             f"contrastive_loss.margin has no effect on {loss!r}, which is not a function of the"
@@ -409,7 +415,7 @@ def contrastive_loss(
         raise ValueError(
             f"contrastive_loss.score is {score!r}; it must be 'cosine' with loss {loss!r} and these options."
         )
-    if score != "cosine" and getattr(temperature, "cosine_only", False):
+    if score != "cosine" and isinstance(temperature, _OfAlignment):
         raise ValueError(
             f"contrastive_loss.score is {score!r}; it must be 'cosine' with macl_temperature, which"
             " uses the mean cosine of positives."

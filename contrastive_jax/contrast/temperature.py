@@ -29,12 +29,21 @@ class Temperature(NamedTuple):
     update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
     reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES, or of by_example.READABLE
     per: Literal["batch", "example", "query"] = "batch"  # unit that has its own state and tau
+    cosine_only: bool = False  # requires cosine scores
 
 
-def _stateless(value: Callable[[Array, Array], Array]) -> Temperature:
+def _stateless(value: Callable[[Array, Array], Array], cosine_only: bool = False) -> Temperature:
     return Temperature(
-        lambda: (), lambda state, step, alignment: value(step, alignment), lambda state, step, ess: state
+        lambda: (),
+        lambda state, step, alignment: value(step, alignment),
+        lambda state, step, ess: state,
+        cosine_only=cosine_only,
     )
+
+
+def _of_alignment(value: Callable[[Array], Array]) -> Temperature:
+    """Return a rule of the mean cosine of positives A, in [-1, 1]; without cosines A and tau have no bounds."""
+    return _stateless(lambda step, alignment: value(alignment), cosine_only=True)
 
 
 @checked("temperature")
@@ -280,7 +289,7 @@ def macl_a(total_steps: int, *, tau: Positive = 0.1, alpha: Positive = 2.0) -> T
       tau: tau0, the temperature at alignment 0.
       alpha: base of the power: the temperature at alignment 1 is alpha times tau0.
     """
-    return _stateless(lambda step, alignment: tau * alpha**alignment)
+    return _of_alignment(lambda alignment: tau * alpha**alignment)
 
 
 @checked("temperature")
@@ -294,7 +303,7 @@ def macl_b(
       tau: tau0, the temperature at alignment 0.
       beta: slope: the temperature at alignment 1 is 1 + beta times tau0; in (-1, 1).
     """
-    return _stateless(lambda step, alignment: tau * (1.0 + beta * alignment))
+    return _of_alignment(lambda alignment: tau * (1.0 + beta * alignment))
 
 
 @checked("temperature")
@@ -310,10 +319,4 @@ def macl_icml(
       a0: A0, the alignment at which the temperature is tau0.
       min_tau: lower clamp.
     """
-    return _stateless(lambda step, alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))
-
-
-# A is a cosine, in [-1, 1]. For other scores A has no bound, so tau has none either or is negative.
-macl_a.cosine_only = True  # type: ignore[attr-defined]
-macl_b.cosine_only = True  # type: ignore[attr-defined]
-macl_icml.cosine_only = True  # type: ignore[attr-defined]
+    return _of_alignment(lambda alignment: jnp.maximum(tau * (1.0 + alpha * (alignment - a0)), min_tau))

@@ -64,20 +64,15 @@ class Term(NamedTuple):
     quantities: tuple[str, ...]
 
     @property
-    def labels(self) -> str:
-        """Number of labels per image that the loss reads, "one" or "several"; "" if undeclared."""
-        return getattr(self.function, "labels", "")
+    def declared(self) -> losses.Declaration:
+        """What the loss declares beside its signature."""
+        return losses.declaration(self.function)
 
     @property
     def cosine_only(self) -> bool:
         """True if the loss, with its options, is defined for cosine scores only."""
-        says = getattr(self.function, "cosine_only", False)
+        says = self.declared.cosine_only
         return says(**self.options) if callable(says) else says
-
-    @property
-    def no_margin(self) -> str:
-        """Reason why the loss takes no margin, as a verb phrase for messages; "" if it takes one."""
-        return getattr(self.function, "no_margin", "")
 
     def no_transform(self, transform: Transform) -> str:
         """Return why the loss does not take a transform, as a verb phrase for messages; "" if it does."""
@@ -227,9 +222,9 @@ def make_term(
             what = "True or False" if bool in kinds else "a number"
             raise ValueError(f"loss.{name}.{option} is {value!r}; it must be {what}.")
     inputs = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    if hasattr(function, "scales"):
+    if declared := losses.declaration(function).multiples:
         try:
-            multiples = tuple(float(m) for m in function.scales(**settings))
+            multiples = tuple(float(m) for m in declared(**settings))
         except (TypeError, jax.errors.ConcretizationTypeError) as error:
             shown = ", ".join(f"{option} is {value}" for option, value in settings.items())
             raise ValueError(

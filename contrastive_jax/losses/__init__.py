@@ -40,8 +40,8 @@ Means of W are over all queries of a step, on all devices and in all micro-batch
 the weights of ``dclw`` depend on the other queries too.
 
 Losses are looked up by name. Positional parameters are quantities (``c``, ``positive``, ``count``, ...),
-keyword-only parameters are options. A loss that reads contrasts at other multiples of 1/tau returns them from
-``loss.scales(**options)``; its first parameters are then those contrasts.
+keyword-only parameters are options. A loss that reads contrasts at other multiples of 1/tau declares them with
+:func:`loss`; its first parameters are then those contrasts.
 """
 
 from contrastive_jax.losses.contrastive import (
@@ -63,6 +63,7 @@ from contrastive_jax.losses.contrastive import (
     scaled,
     value_with_gradient_of,
 )
+from contrastive_jax.losses.declaration import Declaration, declaration, loss
 from contrastive_jax.losses.distribution import (
     alignment,
     logsumexp_distribution,
@@ -93,6 +94,7 @@ from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_pa
 from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince
 
 __all__ = [
+    "Declaration",
     "alignment",
     "alpha_cl",
     "byol",
@@ -100,6 +102,7 @@ __all__ = [
     "dcl",
     "dclw",
     "debiased",
+    "declaration",
     "decoupled_nt_xent",
     "donsker_varadhan",
     "donsker_varadhan_estimate",
@@ -120,6 +123,7 @@ __all__ = [
     "jensen_shannon",
     "label_smoothing",
     "logsumexp_distribution",
+    "loss",
     "macl",
     "macl_w",
     "mean_contrast",

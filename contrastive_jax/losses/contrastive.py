@@ -11,10 +11,7 @@ logsumexp_pos(s / tau) - mean_pos(s) / tau. A loss with ``surplus`` supports bot
 positives, another function of c alone the first; a loss with ``positive``, one score, and no surplus supports
 neither.
 
-``no_margin`` is the reason why a loss takes no margin (:mod:`contrastive_jax.contrast.margin`): CANCELS if its
-gradient is dc times a factor without c, HAS_ONE for EqCo's own margin, MISREADS if c enters an estimate.
-``cosine_only`` marks losses that need cosine scores, or is a function of the options that returns whether they
-do.
+:func:`~contrastive_jax.losses.declaration.loss` declares what a signature does not show.
 """
 
 import math
@@ -26,13 +23,10 @@ import jax.numpy as jnp
 from jax.lax import stop_gradient
 
 from contrastive_jax.kinds import Decay, Ge, Le, NonNegative, Positive
+from contrastive_jax.losses.declaration import CANCELS, HAS_ONE, MISREADS, loss
 from contrastive_jax.types import Array
 
 Order = Annotated[float, Ge(-1e6), Le(1e6)]
-
-CANCELS = "cancels in the gradient of"
-HAS_ONE = "would be added to the margin that is part of"
-MISREADS = "would bias the estimate of"
 
 
 def at_least_float32(array: Array) -> Array:
@@ -90,6 +84,7 @@ def plus(value: Array, surplus: Array | None) -> Array:
     return value if surplus is None else value + surplus
 
 
+@loss(vanishing=True)
 def info_nce(c: Array, surplus: Array | None = None) -> Array:
     """InfoNCE, NT-Xent, MoCo: ``softplus(c)``, the cross-entropy of the positive among all candidates.
 
@@ -100,6 +95,7 @@ def info_nce(c: Array, surplus: Array | None = None) -> Array:
     return plus(jax.nn.softplus(at_least_float32(c)), surplus)
 
 
+@loss(no_margin=CANCELS)
 def dcl(c: Array, surplus: Array | None = None) -> Array:
     """Decoupled contrastive loss: ``c``, InfoNCE without the positive (or positives) in the denominator.
 
@@ -108,9 +104,7 @@ def dcl(c: Array, surplus: Array | None = None) -> Array:
     return plus(at_least_float32(c), surplus)
 
 
-dcl.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=CANCELS, constant=True)
 def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE, ``exp(c - sg(c))``: the value is always 1, the gradient is that of ``c``.
 
@@ -120,9 +114,7 @@ def flat_nce(c: Array, surplus: Array | None = None) -> Array:
     return value_with_gradient_of(jnp.ones_like(c), plus(c, surplus))
 
 
-flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(constant=True, vanishing=True)
 def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
     """FlatNCE with the positive kept, ``(1 + e^c) / sg(1 + e^c)``: value 1, InfoNCE's gradient.
 
@@ -132,6 +124,14 @@ def flat_nce_plus(c: Array, surplus: Array | None = None) -> Array:
     return value_with_gradient_of(jnp.ones_like(c), plus(jax.nn.softplus(c), surplus))
 
 
+def _order(*, gamma: float = 1.0) -> tuple[float]:
+    """Return the multiple of 1 / tau of c_gamma: gamma, or for 0 one at which all weights round to 1."""
+    ends = "in [-1e6, 1e6], where the ends approximate the minimum and the maximum, up to tau / 100,000"
+    check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
+    return (gamma or 2.0**-60,)
+
+
+@loss(multiples=_order, no_margin=CANCELS, constant=True)
 def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Order = 1.0) -> Array:
     """Hölder-FlatNCE: the contrasts' power mean of order gamma, divided by itself without gradient; always 1.
 
@@ -148,17 +148,7 @@ def hoelder_flat_nce(c_gamma: Array, surplus: Array | None = None, *, gamma: Ord
     return value_with_gradient_of(jnp.ones_like(c_gamma), plus(c_gamma, surplus), 1.0 / order)
 
 
-def _order(*, gamma: float = 1.0) -> tuple[float]:
-    """Return the multiple of 1 / tau of c_gamma: gamma, or for 0 one at which all weights round to 1."""
-    ends = "in [-1e6, 1e6], where the ends approximate the minimum and the maximum, up to tau / 100,000"
-    check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
-    return (gamma or 2.0**-60,)
-
-
-hoelder_flat_nce.scales = _order  # type: ignore[attr-defined]
-hoelder_flat_nce.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=HAS_ONE, vanishing=True)
 def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: Positive) -> Array:
     """EqCo: InfoNCE as if there were ``alpha`` negatives, ``softplus(c + log(alpha / K))``.
 
@@ -173,9 +163,7 @@ def eqco(c: Array, count: Array, surplus: Array | None = None, *, alpha: Positiv
     return plus(jax.nn.softplus(c + jnp.log(alpha / jnp.maximum(count, 1).astype(c.dtype))), surplus)
 
 
-eqco.no_margin = HAS_ONE  # type: ignore[attr-defined]
-
-
+@loss(vanishing=True)
 def relative(c: Array, count: Array) -> Array:
     """InfoNCE's attention at unit scale: value softplus(c), gradient ``W / mean(W) dc`` with W = sigmoid(c).
 
@@ -201,6 +189,7 @@ def scaled(c: Array, count: Array) -> Array:
     return value_with_gradient_of(jax.nn.softplus(c), c, mean)
 
 
+@loss(no_margin=CANCELS)
 def macl(c: Array) -> Array:
     """MACL's reweighted InfoNCE, ``sg(1 / sigmoid(c)) softplus(c)``: the gradient is that of ``c``.
 
@@ -210,9 +199,7 @@ def macl(c: Array) -> Array:
     return value_with_gradient_of(softplus_over_sigmoid(c), c)
 
 
-macl.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=CANCELS, cosine_only=True)
 def macl_w(c: Array, positive: Array) -> Array:
     """MACL's ablation: ``macl`` weighted by ``sg(2 - s+)``, ``positive`` the raw cosine s+.
 
@@ -222,10 +209,7 @@ def macl_w(c: Array, positive: Array) -> Array:
     return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
 
 
-macl_w.no_margin = CANCELS  # type: ignore[attr-defined]
-macl_w.cosine_only = True  # type: ignore[attr-defined]
-
-
+@loss(no_margin=CANCELS)
 def dclw(
     c: Array, positive: Array, temperature: Array, *, sigma: Positive = 0.5, detach: bool = True
 ) -> Array:
@@ -246,9 +230,7 @@ def dclw(
     return c + (1.0 - weight) * positive / temperature
 
 
-dclw.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, factor=10.0: (1.0, 1.0 / factor))
 def dual_temperature(c: Array, c_beta: Array, *, factor: Positive = 10.0) -> Array:
     """Dual temperature, ``sg(sigmoid(c_beta) / sigmoid(c)) softplus(c)``: the gradient is sigmoid(c_beta) dc.
 
@@ -264,9 +246,7 @@ def dual_temperature(c: Array, c_beta: Array, *, factor: Positive = 10.0) -> Arr
     return value_with_gradient_of(weight * softplus_over_sigmoid(c), c, weight)
 
 
-dual_temperature.scales = lambda *, factor=10.0: (1.0, 1.0 / factor)  # type: ignore[attr-defined]
-
-
+@loss(cosine_only=lambda *, lambda_weight=None, self_pair=False: self_pair, vanishing=True)
 def decoupled_nt_xent(
     c: Array,
     positive: Array,
@@ -302,9 +282,7 @@ def decoupled_nt_xent(
     return plus(value, None if surplus is None else temperature * surplus)
 
 
-decoupled_nt_xent.cosine_only = lambda *, lambda_weight=None, self_pair=False: self_pair  # type: ignore[attr-defined]
-
-
+@loss(no_margin=MISREADS, cosine_only=lambda *, tau_plus=0.1: tau_plus > 0, vanishing=True)
 def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau_plus: Decay = 0.1) -> Array:
     """Debiased InfoNCE, ``log(1 + g)``: corrects for negatives of the positive's class.
 
@@ -319,10 +297,6 @@ def debiased(c: Array, count: Array, positive: Array, temperature: Array, *, tau
     """
     _probability("debiased.tau_plus", tau_plus)
     return _debiased(at_least_float32(c), count, positive, temperature, tau_plus)
-
-
-debiased.no_margin = MISREADS  # type: ignore[attr-defined]
-debiased.cosine_only = lambda *, tau_plus=0.1: tau_plus > 0  # type: ignore[attr-defined]
 
 
 def _debiased(c: Array, count: Array, positive: Array, temperature: Array, tau_plus: float) -> Array:
@@ -343,6 +317,12 @@ def _debiased(c: Array, count: Array, positive: Array, temperature: Array, tau_p
     return jnp.where(c > least, added - jnp.log1p(-tau_plus), jax.nn.softplus(bound))
 
 
+@loss(
+    multiples=lambda *, beta=1.0, tau_plus=0.0: (1.0 + beta, beta),
+    no_margin=CANCELS,
+    cosine_only=lambda *, beta=1.0, tau_plus=0.0: tau_plus > 0,
+    vanishing=True,
+)
 def hard_nce(
     c_hard: Array,
     c_beta: Array,
@@ -372,11 +352,7 @@ def hard_nce(
     return _debiased(c, count, positive, temperature, tau_plus)
 
 
-hard_nce.scales = lambda *, beta=1.0, tau_plus=0.0: (1.0 + beta, beta)  # type: ignore[attr-defined]
-hard_nce.no_margin = CANCELS  # type: ignore[attr-defined]
-hard_nce.cosine_only = lambda *, beta=1.0, tau_plus=0.0: tau_plus > 0  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, alpha=1.0: (1.0 + alpha,), vanishing=True)
 def hardness_weighted(
     c_alpha: Array, positive: Array, temperature: Array, *, alpha: NonNegative = 1.0
 ) -> Array:
@@ -394,6 +370,3 @@ def hardness_weighted(
     c_alpha = at_least_float32(c_alpha)
     value = c_alpha + alpha * at_least_float32(positive) / temperature
     return jax.nn.softplus(value_with_gradient_of(value, c_alpha / (1.0 + alpha)))
-
-
-hardness_weighted.scales = lambda *, alpha=1.0: (1.0 + alpha,)  # type: ignore[attr-defined]

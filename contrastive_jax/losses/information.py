@@ -29,14 +29,12 @@ from jax.scipy.special import logsumexp
 
 from contrastive_jax.kinds import NonNegative, Positive
 from contrastive_jax.losses.contrastive import (
-    CANCELS,
-    HAS_ONE,
-    MISREADS,
     at_least_float32,
     eqco,
     info_nce,
     value_with_gradient_of,
 )
+from contrastive_jax.losses.declaration import CANCELS, HAS_ONE, MISREADS, loss
 from contrastive_jax.types import Array
 
 
@@ -84,6 +82,7 @@ def nwj(positive: Array, negative: Array, count: Array) -> Array:
     return tuba(positive, negative, count, 1.0)
 
 
+@loss(vanishing=True, maximised=True)
 def info_nce_estimate(c: Array, count: Array) -> Array:
     """``log(K + 1) - softplus(c)`` per query, to maximise: its mean is a lower bound.
 
@@ -93,19 +92,14 @@ def info_nce_estimate(c: Array, count: Array) -> Array:
     return jnp.log1p(count.astype(c.dtype)) - info_nce(c)
 
 
-info_nce_estimate.maximised = True  # type: ignore[attr-defined]
-
-
+@loss(no_margin=CANCELS, maximised=True)
 def flat_nce_estimate(c: Array, count: Array) -> Array:
     """``log K - c`` per query, to maximise: the estimate of FlatNCE and DCL; not a bound."""
     c = at_least_float32(c)
     return jnp.log(count.astype(c.dtype)) - c
 
 
-flat_nce_estimate.maximised = True  # type: ignore[attr-defined]
-flat_nce_estimate.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=HAS_ONE, vanishing=True, maximised=True)
 def eqco_estimate(c: Array, count: Array, *, alpha: Positive) -> Array:
     """``log(1 + alpha) - L_eqco`` per query, to maximise: its mean is a lower bound for alpha <= K only.
 
@@ -117,10 +111,7 @@ def eqco_estimate(c: Array, count: Array, *, alpha: Positive) -> Array:
     return math.log1p(alpha) - eqco(c, count, alpha=alpha)
 
 
-eqco_estimate.maximised = True  # type: ignore[attr-defined]
-eqco_estimate.no_margin = HAS_ONE  # type: ignore[attr-defined]
-
-
+@loss(no_margin=MISREADS)
 def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     """``u + exp(c - log K - u) - 1`` per query, to minimise in the scores and in u.
 
@@ -135,9 +126,7 @@ def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
 
 
-fenchel_legendre.no_margin = MISREADS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=MISREADS)
 def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
     """``tau (u + exp(c - log K - u) - 1)`` per query: :func:`fenchel_legendre` times the query's temperature.
 
@@ -150,9 +139,7 @@ def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
     return temperature * fenchel_legendre(c, count, u)
 
 
-sogclr.no_margin = MISREADS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=CANCELS)
 def robust(c: Array, count: Array, temperature: Array, *, rho: NonNegative = 0.5) -> Array:
     """``tau (c - log K + rho)`` per query: the robust contrastive loss, DCL times tau plus a constant.
 
@@ -167,9 +154,7 @@ def robust(c: Array, count: Array, temperature: Array, *, rho: NonNegative = 0.5
     return temperature * (c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) + rho)
 
 
-robust.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(no_margin=MISREADS, vanishing=True)
 def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array) -> Array:
     """``log mean_ij e^(s_ij / tau) - s_i+ / tau`` per query, to minimise; minus its mean is the estimate.
 
@@ -185,9 +170,6 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     marginal = jnp.where(count > 0, c + joint, least)
     number = jnp.maximum(jnp.sum(count, axis=0), 1)
     return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
-
-
-donsker_varadhan.no_margin = MISREADS  # type: ignore[attr-defined]
 
 
 def jensen_shannon_surrogate(scores: Array) -> Array:

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 
 from contrastive_jax.kinds import Count
 from contrastive_jax.losses.contrastive import at_least_float32
+from contrastive_jax.losses.declaration import loss
 from contrastive_jax.types import Array
 
 
+@loss(labels="one")
 def cross_entropy(logits: Array, label: Array) -> Array:
     """Softmax cross-entropy of every view, logits [B, W, C] and label [B] -> [B, W].
 
@@ -24,9 +26,7 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     return jnp.where(label[:, None] < 0, 0.0, loss)
 
 
-cross_entropy.labels = "one"  # type: ignore[attr-defined]
-
-
+@loss(labels="several")
 def cross_entropy_of_parts(logits: Array, label: Array, *, parts: Count = 2) -> Array:
     """Mean over parts of the softmax cross-entropy in each, logits [B, W, C] and label [B, C] -> [B, W].
 
@@ -45,9 +45,7 @@ def cross_entropy_of_parts(logits: Array, label: Array, *, parts: Count = 2) -> 
     return -jnp.mean(jnp.sum(label * log_probability, axis=-1), axis=-1)
 
 
-cross_entropy_of_parts.labels = "several"  # type: ignore[attr-defined]
-
-
+@loss(labels="several")
 def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     """Sum over classes of the binary cross-entropy, logits [B, W, C] and label [B, C] in {0, 1} -> [B, W].
 
@@ -58,6 +56,3 @@ def sigmoid_cross_entropy(logits: Array, label: Array) -> Array:
     label = label[:, None].astype(logits.dtype)
     loss = jax.nn.softplus(logits) - label * logits
     return jnp.sum(jnp.where(label < 0, 0.0, loss), axis=-1)
-
-
-sigmoid_cross_entropy.labels = "several"  # type: ignore[attr-defined]

@@ -9,17 +9,18 @@ from jax.lax import stop_gradient
 
 from contrastive_jax.kinds import Ge, Le, NonNegative, PositiveFraction
 from contrastive_jax.losses.contrastive import (
-    CANCELS,
     at_least_float32,
     check_option,
     plus,
     value_with_gradient_of,
 )
+from contrastive_jax.losses.declaration import CANCELS, loss
 from contrastive_jax.types import Array
 
 FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to 1 / K
 
 
+@loss(vanishing=True)
 def ifm(c: Array, temperature: Array, surplus: Array | None = None, *, epsilon: NonNegative = 0.1) -> Array:
     """Implicit feature modification, ``(softplus(c) + softplus(c + 2 epsilon / tau)) / 2``.
 
@@ -73,6 +74,7 @@ def rince(
     return value_with_gradient_of(value, c, of_c) + q * value * (x - stop_gradient(x))
 
 
+@loss(no_margin=CANCELS)
 def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Array:
     """alpha-CL, exponent 1: ``sum_j sg(w_j) (s_j - s+) / tau`` with ``w_j ~ e^(s_j / tau)``; DCL's gradient.
 
@@ -84,9 +86,7 @@ def alpha_cl(c: Array, mean: Array, positive: Array, temperature: Array) -> Arra
     return value_with_gradient_of(value, at_least_float32(c))
 
 
-alpha_cl.no_margin = CANCELS  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, smoothing=0.1: (1.0, FLAT), no_margin="is not defined for")
 def label_smoothing(
     c: Array,
     c_flat: Array,
@@ -114,10 +114,7 @@ def label_smoothing(
     return jax.nn.softplus(c) - smoothing * number / (number + 1.0) * above
 
 
-label_smoothing.scales = lambda *, smoothing=0.1: (1.0, FLAT)  # type: ignore[attr-defined]
-label_smoothing.no_margin = "is not defined for"  # type: ignore[attr-defined]
-
-
+@loss(multiples=lambda *, gamma=1.0: (FLAT,), no_margin=CANCELS)
 def mean_contrast(
     c_flat: Array, mean: Array, positive: Array, temperature: Array, *, gamma: NonNegative = 1.0
 ) -> Array:
@@ -139,7 +136,3 @@ def mean_contrast(
     held = stop_gradient(temperature)
     moved = temperature * (c_flat - stop_gradient(c_flat)) / FLAT + above * temperature / held
     return gamma * moved + (gamma - 1.0) * positive
-
-
-mean_contrast.scales = lambda *, gamma=1.0: (FLAT,)  # type: ignore[attr-defined]
-mean_contrast.no_margin = CANCELS  # type: ignore[attr-defined]

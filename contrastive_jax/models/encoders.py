@@ -17,6 +17,7 @@ from contrastive_jax.models.vit import ViT
 def resnet(
     norm: Norm,
     dtype,
+    remat: bool = False,
     *,
     depth: Literal[18, 34, 50, 101, 152] = 18,
     width: Annotated[float, Ge(1 / 64)] = 1.0,
@@ -24,13 +25,13 @@ def resnet(
     variant: Literal["torchvision", "simclr"] = "torchvision",
     zero_init: bool = True,
     kernel_init: Literal["fan_in", "fan_out"] = "fan_in",
-    remat: bool = False,
 ) -> residual.ResNet:
     """Return a residual network (He et al., 2016).
 
     Args:
       norm: options of batch norm.
       dtype: type of the computation.
+      remat: whether blocks are recomputed in the backward pass.
       depth: number of layers: 18, 34, 50, 101 or 152.
       width: multiplier of all channel counts; 1.0 means 64 channels in the first group.
       stem: first layers: cifar (3x3, stride 1) or imagenet (7x7, stride 2, max-pool).
@@ -39,7 +40,6 @@ def resnet(
       zero_init: whether the last norm scale of every residual block starts at 0.
       kernel_init: variance of a convolution's normal initial weights: fan_in, 1 / fan-in (SimCLR's code), or
         fan_out, 2 / fan-out (torchvision and MoCo).
-      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
       ValueError: an option is out of its range.
@@ -53,6 +53,7 @@ def resnet(
 def vit(
     norm: Norm,
     dtype,
+    remat: bool = False,
     *,
     patch: Count = 4,
     dim: Annotated[int, Ge(4)] = 192,
@@ -61,13 +62,13 @@ def vit(
     hidden: CountOrZero = 0,
     variant: Literal["mean", "class_token"] = "mean",
     frozen_patches: bool = False,
-    remat: bool = False,
 ) -> ViT:
     """Return a vision transformer (Dosovitskiy et al., 2021); by default ViT-Tiny with patches for 32 pixels.
 
     Args:
       norm: unused; the network has layer norm only.
       dtype: type of the computation.
+      remat: whether blocks are recomputed in the backward pass.
       patch: side of a patch in pixels; must divide the image's side.
       dim: width of tokens and features; a multiple of 4 and of ``heads``.
       layers: number of transformer blocks.
@@ -77,7 +78,6 @@ def vit(
         as in torchvision and timm (Dosovitskiy et al., 2021).
       frozen_patches: whether the projection of patches keeps its random first weights (MoCo v3, Chen et al.,
         2021, section 4.2).
-      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
       ValueError: an option is out of its range.
@@ -124,6 +124,7 @@ def conv1d(
 def transformer(
     norm: Norm,
     dtype,
+    remat: bool = False,
     *,
     vocabulary: CountOrZero = 0,
     dim: Annotated[int, Ge(4)] = 64,
@@ -131,20 +132,19 @@ def transformer(
     heads: Count = 4,
     hidden: CountOrZero = 0,
     padding_id: Annotated[int, Ge(-1)] = -1,
-    remat: bool = False,
 ) -> Transformer:
     """Return a transformer for token ids or series, with the blocks and the fixed positions of ``vit``.
 
     Args:
       norm: unused; the network has layer norm only.
       dtype: type of the computation.
+      remat: whether blocks are recomputed in the backward pass.
       vocabulary: number of token ids; 0 for series.
       dim: width of tokens and features; a multiple of 4 and of ``heads``.
       layers: number of transformer blocks.
       heads: number of attention heads.
       hidden: width of the MLP in each block; 0: 4 x dim.
       padding_id: token id that attention and the average leave out; -1: none.
-      remat: whether blocks are recomputed in the backward pass.
 
     Raises:
       ValueError: an option is out of its range.

@@ -141,18 +141,25 @@ def _encoder(
         depth = re.fullmatch(r"resnet[-_ ]?(\d+)", str(name).lower())  # torchvision's names
         hint = f"Set encoder.depth={depth[1]}." if depth else near(name, functions_of(encoders))
         raise ValueError(f"encoder.name is {name!r}, which is unknown. {hint}")
-    if remat and "remat" not in inspect.signature(function).parameters:
+    if remat and not _positional(function, "remat"):
         raise ValueError(
-            f"train.remat is True; it must be False for encoder.name={name!r}, which has no option remat."
+            f"train.remat is True; it must be False for encoder.name={name!r}, which has no argument remat"
+            " after norm and dtype."
         )
-    options |= {"remat": True} if remat else {}
-    return encoder_of(function, name, norm, dtype, hashable(options))
+    return encoder_of(function, name, norm, dtype, remat, hashable(options))
+
+
+def _positional(function: Callable, name: str) -> bool:
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.kind is not parameter.KEYWORD_ONLY
 
 
 @functools.lru_cache(maxsize=64)
-def encoder_of(function: Callable, name: str, norm: norms.Norm, dtype: Any, options: tuple) -> Component:
+def encoder_of(
+    function: Callable, name: str, norm: norms.Norm, dtype: Any, remat: bool, options: tuple
+) -> Component:
     """Return the encoder that a function makes with these options; equal arguments return the same object."""
-    return component(call(function, "encoder", dict(options), norm, dtype), name)
+    return component(call(function, "encoder", dict(options), norm, dtype, remat), name)
 
 
 _in_parts = functools.lru_cache(maxsize=64)(microbatch.in_parts)  # equal sections give the same functions

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contrastive_jax import augment
+from contrastive_jax import augment, losses
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast.diagnostics import rounds_to_zero
@@ -27,15 +27,6 @@ RANK = 1.5  # effective_rank below this is a dimensional collapse
 SATURATED = 0.5  # share of saturated queries
 TOLD_APART = 0.02  # share of the possible drop of InfoNCE below log(1 + K)
 QUIET = 5  # consecutive log points without an alarm that end it
-
-# CONSTANT: losses whose value is always 1. VANISHING: losses whose gradient carries the weight W = sigmoid(c),
-# which vanishes for a query that is separated from its negatives while others are not.
-# tests/training/test_alarms.py checks both against the functions.
-CONSTANT = ("flat_nce", "flat_nce_plus", "hoelder_flat_nce")
-VANISHING = (
-    *("info_nce", "flat_nce_plus", "eqco", "decoupled_nt_xent", "info_nce_estimate", "eqco_estimate"),
-    *("debiased", "hard_nce", "hardness_weighted", "relative", "donsker_varadhan", "ifm"),
-)
 
 
 def notes(settings: Settings, platform: str | None = None) -> list[str]:
@@ -63,7 +54,7 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
             f"{here[0]} exists in this script or notebook only; other programs can read the run only if"
             " the function is in a file that they import."
         )
-    constant = [name for name in settings.loss if name in CONSTANT]
+    constant = [name for name, term in settings.loss.items() if losses.declaration(term.function).constant]
     if not constant:
         return sentences
     what = "the loss" if len(settings.loss) == 1 else f"its part of the loss ({' and '.join(constant)})"
@@ -127,12 +118,15 @@ def unbounded(record: Mapping[str, float], run: Run) -> str | None:
 
 def saturation(record: Mapping[str, float], run: Run) -> str | None:
     """The gradient of the loss gives most queries almost no weight."""
-    contrasts = [term.name for term in run.recipe.terms if term.multiples]
-    if not contrasts or not set(contrasts) <= set(VANISHING) or not record["saturated"] > SATURATED:
+    contrasts = [term for term in run.recipe.terms if term.multiples]
+    if not contrasts or not all(term.declared.vanishing for term in contrasts):
         return None
+    if not record["saturated"] > SATURATED:
+        return None
+    named = " and ".join(term.name for term in contrasts)
     return (
         f"saturation: {record['saturated']:.0%} of the queries have a weight of W <="
-        f" {rounds_to_zero(run.settings.dtype):.1g} in the gradient of {' and '.join(contrasts)} and"
+        f" {rounds_to_zero(run.settings.dtype):.1g} in the gradient of {named} and"
         " contribute almost nothing. More negatives, stronger augmentation, a higher temperature, or a"
         " loss whose gradient does not vanish (flat_nce, dcl) may help."
     )

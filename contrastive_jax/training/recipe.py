@@ -67,12 +67,12 @@ def _check_labels(terms: tuple[Term, ...], classes: int, several: bool) -> bool:
     for term in reading:
         if not classes:
             raise ValueError(f"loss.{term.name} needs labels, but the data has none.")
-        if several and term.labels == "one":
+        if several and term.declared.labels == "one":
             raise ValueError(
                 f"loss.{term.name} needs one label per image, but these images have several: use"
                 " loss.sigmoid_cross_entropy with probe.gradient=True."
             )
-        if not several and term.labels == "several":
+        if not several and term.declared.labels == "several":
             raise ValueError(
                 f"loss.{term.name} needs several labels per image, but these images have one: use"
                 " loss.cross_entropy with probe.gradient=True."
@@ -100,7 +100,7 @@ def _check_gradient(terms: tuple[Term, ...], gradient: bool, probe_weight: float
 def _check_signs(terms: tuple[Term, ...]) -> None:
     """Refuse to minimise an estimate that should be maximised."""
     for term in terms:
-        if term.weight > 0 and getattr(term.function, "maximised", False):
+        if term.weight > 0 and term.declared.maximised:
             raise ValueError(
                 f"loss.{term.name}.weight is {term.weight}; it must be at most 0 for this estimate of"
                 " mutual information, which is maximised; to minimise, use"
@@ -461,10 +461,10 @@ def build(
             " negatives.name=all."
         )
     shift = settings.margin.name
-    refusing = [t for t in terms if t.weight and t.no_margin]
+    refusing = [t for t in terms if t.weight and t.declared.no_margin]
     if refusing and shift != "none":
         raise ValueError(
-            f"margin.name is {shift!r}, which {refusing[0].no_margin} loss.{refusing[0].name}; it must"
+            f"margin.name is {shift!r}, which {refusing[0].declared.no_margin} loss.{refusing[0].name}; it must"
             " be none."
         )
     if shift != "none" and not any(t.weight and t.multiples for t in terms):
@@ -474,7 +474,7 @@ def build(
         raise ValueError(
             f"score is {settings.score!r}; it must be cosine with loss.{bounded[0]} and its options."
         )
-    if settings.score != "cosine" and getattr(settings.temperature.function, "cosine_only", False):
+    if settings.score != "cosine" and tau.cosine_only:
         raise ValueError(
             f"score is {settings.score!r}; it must be cosine with"
             f" temperature={settings.temperature.name}, which uses the mean cosine of positives."

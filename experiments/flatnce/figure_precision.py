@@ -42,7 +42,8 @@ def draw_scores(seed: int = 0) -> np.ndarray:
 def ours(name: str, engine: str = "dense", **options):
     """Return a loss of the library on scores [Q, 1 + K]: the engine sees them as queries of an identity's rows."""
     loss = getattr(losses, name)
-    multiples = loss.scales(**options) if hasattr(loss, "scales") else (1.0,)
+    declared = losses.declaration(loss).multiples
+    multiples = declared(**options) if declared else (1.0,)
 
     def of_scores(score, tau):
         candidates = score.shape[1] - 1

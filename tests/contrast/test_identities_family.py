@@ -239,10 +239,9 @@ def robust_objective_is_a_lagrangian(a, b):
 def ess_is_the_share_of_order_2(a, b):
     """The ESS from the library's logsumexps at 1 / tau and 2 / tau, and Renyi's divergence of order 2."""
 
+    @losses.loss(multiples=lambda: (1.0, 2.0))
     def effective_share(c, c_2, count):
         return 2 * c - c_2 - jnp.log(count.astype(c.dtype))
-
-    effective_share.scales = lambda: (1.0, 2.0)
 
     def renyi_2(positive, negative):
         number = jnp.sum(negative > -jnp.inf, axis=-1).astype(negative.dtype)

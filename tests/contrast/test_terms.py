@@ -10,7 +10,7 @@ import pytest
 
 from contrastive_jax import contrastive_loss, losses, sharding
 from contrastive_jax.contrast.terms import known_losses, make_term, make_terms, total_loss
-from contrastive_jax.losses.contrastive import CANCELS
+from contrastive_jax.losses.declaration import CANCELS
 
 
 def test_terms_are_added_by_their_weights():
@@ -74,9 +74,9 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     family = [term for term in found if term.multiples]
     gradients = jax.jit(lambda margin: {term.name: gradient(term, margin) for term in family})
     without, beside = gradients(jnp.zeros(4)), gradients(jnp.asarray([0.0, 0.5, 1.0, 2.0]))
-    cancels = {term.name for term in family if term.no_margin == CANCELS}
+    cancels = {term.name for term in family if term.declared.no_margin == CANCELS}
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
-    others = {term.name for term in family if term.no_margin not in ("", CANCELS)}
+    others = {term.name for term in family if term.declared.no_margin not in ("", CANCELS)}
     assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"} | {
         *("label_smoothing", "sogclr")
     }

@@ -100,7 +100,7 @@ def test_flatnce_extras(case, precision):
     def terms(g, u):
         c, c_gamma = contrast(g, jnp.diagonal(g), off_diagonal, 1.0), {}
         for gamma in gammas:
-            (scale,) = losses.hoelder_flat_nce.scales(gamma=gamma)
+            (scale,) = losses.hoelder_flat_nce.declared.multiples(gamma=gamma)
             c_gamma[gamma] = contrast(g, jnp.diagonal(g), off_diagonal, 1.0, scale)
         out = {f"hoelder_{k}": jnp.sum(losses.hoelder_flat_nce(v, gamma=k)) for k, v in c_gamma.items()}
         out |= {f"logmean_{k}": (v - np.log(n - 1)) / k for k, v in c_gamma.items()}
@@ -261,7 +261,8 @@ def test_dual_temperature(case, precision):
 
     def direction(z1, z2):
         c, c_beta = (
-            other_view(z1, z2, tau, scale)[0] for scale in losses.dual_temperature.scales(factor=factor)
+            other_view(z1, z2, tau, scale)[0]
+            for scale in losses.dual_temperature.declared.multiples(factor=factor)
         )
         return losses.dual_temperature(c, c_beta, factor=factor)
 

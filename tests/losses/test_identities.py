@@ -75,7 +75,7 @@ def tables(score):
         ),
         "Hoelder(0) = the geometric mean": (
             losses.hoelder_flat_nce(
-                contrast_of(score, *losses.hoelder_flat_nce.scales(gamma=0.0)), gamma=0.0
+                contrast_of(score, *losses.hoelder_flat_nce.declared.multiples(gamma=0.0)), gamma=0.0
             ),
             jnp.mean(above, axis=1),
         ),
@@ -333,10 +333,10 @@ def test_donsker_varadhan_takes_one_mean_a_direction_and_leaves_out_who_has_no_n
 
 
 def test_scales_take_the_options_of_their_loss():
-    assert losses.hoelder_flat_nce.scales() == (1.0,)
-    assert losses.hoelder_flat_nce.scales(gamma=0.5) == (0.5,)
-    assert losses.dual_temperature.scales() == (1.0, 0.1)
-    assert losses.dual_temperature.scales(factor=4.0) == (1.0, 0.25)
+    assert losses.hoelder_flat_nce.declared.multiples() == (1.0,)
+    assert losses.hoelder_flat_nce.declared.multiples(gamma=0.5) == (0.5,)
+    assert losses.dual_temperature.declared.multiples() == (1.0, 0.1)
+    assert losses.dual_temperature.declared.multiples(factor=4.0) == (1.0, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -300,7 +300,7 @@ def test_names_of_nnx_that_are_digits_stay_names():
     np.testing.assert_allclose(features, expected, rtol=1e-5)
 
 
-def test_remat_needs_an_option_of_that_name_and_changes_no_number(build):
+def test_remat_needs_an_argument_of_that_name_and_changes_no_number(build):
     with pytest.raises(
         ValueError, match="train.remat is True; it must be False for encoder.name='test_encoders:plain'"
     ):
