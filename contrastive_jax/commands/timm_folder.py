@@ -117,7 +117,7 @@ tags:
 
 # {_shown(name)}
 
-`{config["architecture"]}` without a classifier, pretrained by contrastive_jax {contrastive_jax.__version__}.
+`{config["architecture"]}` without a classifier, written by contrastive_jax {contrastive_jax.__version__}.
 Input: {seen["channels"]} images of {seen["size"]} x {seen["size"]} pixels. Output: {features} features.
 
 ```python
@@ -192,8 +192,8 @@ def _measured(saved: encoder.Saved, result: Mapping[str, Any]) -> str:
         return "The run holds no evaluation of this step."
     seed = saved.settings.seed if "seed" in saved.settings else "unknown"
     lines = [
-        f"By this run at step {result['step']}, seed {seed}; one run has no spread over seeds. Other rows than"
-        " `trained` are baselines.",
+        f"By this run at step {result['step']}, seed {seed}; one run has no spread over seeds. Accuracies are fractions"
+        " of 1. Other rows than `trained` are baselines.",
         _table(("encoder", "column", "metric", "value", "protocol"), rows),
     ]
     notes = [note for note in result.get("notes", ()) if isinstance(note, str)]
@@ -211,7 +211,11 @@ def _shown(value: Any) -> str:
     """Return a value as text for a cell of a table, without absolute paths."""
     value = workdirs.shareable(value)
     if isinstance(value, Mapping):
-        value = ", ".join(f"{name}={_shown(one)}" for name, one in value.items())
+        parts = {name: one for name, one in value.items() if one is not None}
+        value = ", ".join(
+            f"{name} ({_shown(one)})" if isinstance(one, Mapping) else f"{name}={_shown(one)}"
+            for name, one in parts.items()
+        )
     elif isinstance(value, list):
         value = f"({', '.join(map(_shown, value))})"
     return " ".join(str(value).replace("|", "\\|").replace("<", "&lt;").split())
