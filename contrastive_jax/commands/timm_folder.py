@@ -24,6 +24,8 @@ SIZES = {
     (768, 12): ("base", (8, 16, 32)),
     (1024, 24): ("large", (14, 16, 32)),
 }
+# Sections of the config on the card.
+SECTIONS = "loss temperature candidates negatives target compose augment optimizer schedule".split()
 USUAL = 224  # image size in the names of timm's models
 
 
@@ -92,19 +94,19 @@ def _vit(options: Mapping[str, Any], size: int) -> tuple[str, dict[str, Any]]:
 
 
 def card(
-    saved: encoder.Saved, about: Mapping[str, Any], config: Mapping[str, Any], result: Mapping[str, Any]
+    saved: encoder.Saved, about: Mapping[str, Any], description: Mapping[str, Any], result: Mapping[str, Any]
 ) -> str:
     """Return the model card, in Markdown.
 
     Args:
         saved: the exported checkpoint.
         about: metadata of the export.
-        config: content of ``config.json``.
+        description: content of ``config.json``.
         result: content of the run's ``result.json`` if it is of the exported step; {}: no measured numbers.
     """
     settings, seen = saved.settings, about["preprocessing"]
-    name = settings.name if "name" in settings else config["architecture"]
-    shape, features = config["pretrained_cfg"]["input_size"], config["num_features"]
+    name = settings.name if "name" in settings else description["architecture"]
+    shape, features = description["pretrained_cfg"]["input_size"], description["num_features"]
     mean, deviation = _shown(seen["mean"]), _shown(seen["std"])
     return f"""---
 library_name: timm
@@ -117,7 +119,7 @@ tags:
 
 # {_shown(name)}
 
-`{config["architecture"]}` without a classifier, written by contrastive_jax {contrastive_jax.__version__}.
+`{description["architecture"]}` without a classifier, written by contrastive_jax {contrastive_jax.__version__}.
 Input: {seen["channels"]} images of {seen["size"]} x {seen["size"]} pixels. Output: {features} features.
 
 ```python
@@ -153,31 +155,22 @@ Licence, intended use, limits, and origin and licence of the training images.
 
 def _training(saved: encoder.Saved) -> Iterator[tuple[str, Any]]:
     """Yield the options of the training run that describe it, as far as they are known."""
-    settings = saved.settings.to_dict()
+    settings, leaves = saved.settings, saved.settings.to_dict()
     yield "step of the checkpoint", "unknown" if saved.step is None else saved.step
     if "data" in settings:
-        yield "data set (`data.name`)", settings["data"]["name"]
-        if settings["data"].get("size"):
-            yield "size to which images are resized first (`data.size`)", settings["data"]["size"]
+        yield "data set (`data.name`)", settings.data.name
+        if size := settings.data.options.get("size"):
+            yield "size to which images are resized first (`data.size`)", size
     if saved.examples is not None:
         yield "training images", saved.examples
-    for section in (
-        "loss",
-        "temperature",
-        "candidates",
-        "negatives",
-        "target",
-        "augment",
-        "optimizer",
-        "schedule",
-    ):
-        if section in settings:
-            yield f"`{section}`", settings[section]
-    for leaf in ("batch_size", "duration"):
-        if leaf in settings.get("train", {}):
-            yield f"`train.{leaf}`", settings["train"][leaf]
+    for section in SECTIONS:
+        if section in leaves:
+            yield f"`{section}`", leaves[section]
+    if "train" in settings:
+        yield "`train.batch_size`", settings.train.batch_size
+        yield "`train.duration`", settings.train.duration
     if "seed" in settings:
-        yield "`seed`", settings["seed"]
+        yield "`seed`", settings.seed
 
 
 def _measured(saved: encoder.Saved, result: Mapping[str, Any]) -> str:
@@ -225,12 +218,12 @@ def write(
     folder: pathlib.Path,
     saved: encoder.Saved,
     about: Mapping[str, Any],
-    config: Mapping[str, Any],
+    description: Mapping[str, Any],
     result: Mapping[str, Any],
 ) -> None:
     """Write the three files of :data:`FILES` to ``folder``, each atomically."""
-    model, description, readme = (folder / name for name in FILES)
+    model, file, readme = (folder / name for name in FILES)
     folder.mkdir(parents=True, exist_ok=True)
     weights.save(model, saved.params["encoder"], saved.stats["encoder"], about)
-    workdirs.write_json(description, config)
-    workdirs.write_text(readme, card(saved, about, config, result))
+    workdirs.write_json(file, description)
+    workdirs.write_text(readme, card(saved, about, description, result))
