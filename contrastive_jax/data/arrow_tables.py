@@ -104,6 +104,11 @@ def huggingface(
         )
     if test and test.classes != train.classes:
         raise ValueError(f"the classes of {places[train_split]} and of another split, {test.place}, differ.")
+    if test and test.image != train.image:
+        raise ValueError(
+            f"the images of {train.place} are in the column {train.image!r}, those of {test.place} in"
+            f" {test.image!r}; set data.image_key to a column of both."
+        )
     splits = [train, test] if test else [train]
     labels, groups = (
         [*itertools.chain.from_iterable(some)] for some in zip(*(s[-2:] for s in splits), strict=True)
@@ -223,6 +228,12 @@ def read_split(place: pathlib.Path, keys: Keys) -> Described:
         raise ValueError(
             f"data.group is {keys.group!r}; {files[0]} has no such column. {near(keys.group, schema.names)}"
         )
+    for file, key in itertools.product(files[1:], filter(None, (image, label, keys.group))):
+        other = _schema(file)
+        if key not in other.names or other.field(key).type != schema.field(key).type:
+            raise ValueError(
+                f"{file} does not have the column {key!r} of {files[0]}, {schema.field(key).type}."
+            )
     classes, several = _classes(features.get(label), files[0])
     labels: list[tuple[str, ...]] = []
     groups: list[str] = []
@@ -292,9 +303,7 @@ def _table(file: pathlib.Path, names: Sequence[str]) -> Any:
     arrow = _arrow()
     known = _schema(file).names
     if missing := [name for name in names if name not in known]:
-        raise ValueError(
-            f"{file} has no column {missing[0]!r} as the set's first file; it has {', '.join(known)}."
-        )
+        raise ValueError(f"{file} has no column {missing[0]!r}; it has {', '.join(known)}.")
     try:
         table = _reader(file, [known.index(name) for name in names]).read_all()
         table.validate(full=True)

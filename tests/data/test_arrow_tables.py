@@ -293,6 +293,28 @@ def test_files_that_somebody_sends(case, tmp_path):
     assert len(str(caught.value)) < 500 and "\n" not in str(caught.value)
 
 
+def test_a_further_file_or_split_of_another_schema(set_of_two):
+    second = set_of_two / "set/train/data-00001-of-00002.arrow"
+    for other in ({"image": [5], "label": [0]}, {"label": [0]}, {"image": [b""], "label": [0]}):
+        write(second, arrow.table(other))
+        with pytest.raises(
+            ValueError, match="00001-of-00002.arrow does not have the column 'image' of .*00000-of-00002"
+        ):
+            load(set_of_two / "set")
+    test = saved(
+        set_of_two / "other", {"image2": rows([encoded()]), "label": [0]}, {"image2": {"_type": "Image"}}
+    )
+    (set_of_two / "set/test").rename(set_of_two / "old")
+    test.rename(set_of_two / "set/test")
+    (set_of_two / "set/train/state.json").write_text(
+        '{"_data_files": [{"filename": "data-00000-of-00002.arrow"}]}'
+    )
+    with pytest.raises(
+        ValueError, match="set/train are in the column 'image', those of .*set/test in 'image2'"
+    ):
+        load(set_of_two / "set")
+
+
 def test_files_that_are_cut_off(tmp_path):
     place = saved(tmp_path / "set", {"image": rows(encoded() for _ in range(3)), "label": [0, 1, 2]})
     file = place / FILE
