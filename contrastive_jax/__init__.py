@@ -17,10 +17,12 @@ _PUBLIC = {
     "ntxent": "contrastive_jax.contrast.pairwise",
     "sigmoid_loss": "contrastive_jax.contrast.pairwise",
     "sincere": "contrastive_jax.contrast.pairwise",
+    "soft_target_loss": "contrastive_jax.contrast.soft_targets",
     "train": "contrastive_jax.training.loop",
 }
 _IN_PROGRAMS_OF_OTHERS = (
     *("contrastive_loss", "in_microbatches", "matryoshka_loss", "ntxent", "sigmoid_loss", "sincere"),
+    "soft_target_loss",
 )
 __all__ = ["__version__", *_PUBLIC]
 

@@ -99,6 +99,15 @@ class Pool:
     key: Array  # [M, D]
     group: Array  # [M] int32; a candidate of the query's own group is not a negative
     row: Array | None = None  # [M] int32, the example shown; read if a query has several positives
+    guide: Array | None = None  # [M, G] the guide's embeddings, read with a :class:`QueryGuide`
+
+
+@record
+class QueryGuide:
+    """A guide's embeddings of queries; a candidate that it scores above ``limit`` is not a negative."""
+
+    embedding: Array  # [Q, G]
+    limit: Array  # [Q]
 
 
 @record

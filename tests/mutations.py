@@ -196,6 +196,8 @@ TEMPERATURE = of(
      "goal = target + 0 * step"),
     ("MACL's power is a product", "tau * alpha**alignment", "tau * alpha * alignment"),
     ("MACL's A0 is added", "(alignment - a0)", "(alignment + a0)"),
+    ("Adam's first slope is weighted", "beta = jnp.where(first, 0.0, beta)", "beta = beta + 0 * visits",
+     "contrast/test_by_example.py"),
 )  # fmt: skip
 TARGET = of(
     "contrast/target.py",
@@ -251,18 +253,37 @@ SUBSETS = of(
 SIMILARITY = of(
     "contrast/similarity.py",
     "contrast/test_similarity.py",
-    ("own group is kept", 'return different if same_group == "exclude"', 'return different if same_group == "keep"'),
+    ("own group is kept", 'permitted = different if same_group == "exclude"', 'permitted = different if same_group == "keep"'),
+    ("a guide masks nothing", "return permitted & ~(scores > guide.limit[:, None])", "return permitted",
+     "contrast/test_guide.py"),
     ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
     ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
      "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
     ("the contrast is rounded twice", "return scale_high * high + (small + logsumexp)", "return scale * above + logsumexp",
      "contrast/test_similarity.py losses/test_precision.py contrast/test_several_positives.py"),
-    ("further positives include the query", "& (query_row[:, None] != row[None, :])", "& (query_row[:, None] > -1)",
+    ("further positives include the query", "& (asks.row[:, None] != shown.row[None, :])", "& (asks.row[:, None] > -1)",
      "contrast/test_several_positives.py"),
     ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
     run=True,
 )  # fmt: skip
+GUIDE = of(
+    "contrast/guide.py",
+    "contrast/test_guide.py",
+    ("a relative margin is absolute", "(jnp.abs(positive) if self.relative else 1.0)", "1.0"),
+    ("the guide's own views are exchanged", "pools, own, strict=True", "pools, own[::-1], strict=True"),
+)
+SOFT_TARGETS = of(
+    "contrast/soft_targets.py",
+    "contrast/test_soft_targets.py losses/test_family_golden.py -k soft",
+    ("rows have the sum 1", "total[:, None] * key - _mixed(", "key - _mixed("),
+    ("both directions query a", "[views, views[::-1]]", "[views, views]"),
+)
+VARIANTS = of(
+    "losses/variants.py",
+    "losses/test_family_functions.py",
+    ("VRNS draws scores to 0", "(score - target) ** 2", "score**2"),
+)
 BY_EXAMPLE = of(
     "contrast/by_example.py",
     "contrast/test_by_example.py losses/test_family_golden.py",
@@ -784,7 +805,7 @@ DEVICES = [
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
-    *BY_EXAMPLE, *NORMALIZER,
+    *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
 ]  # fmt: skip

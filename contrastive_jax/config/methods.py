@@ -40,6 +40,7 @@ FENCHEL_LEGENDRE = {
     "temperature": {"name": "fixed", "tau": 1.0},
     "loss": {"fenchel_legendre": 1.0},
 }
+FAST_CLIP = ACROSS | {"normalizer": {"name": "fast_clip"}, "loss": {"fenchel_legendre": 1.0}}
 SOGCLR = {"normalizer": {"name": "sogclr"}, "loss": {"sogclr": 1.0}}
 
 
@@ -112,13 +113,16 @@ METHODS: dict[str, dict[str, Any]] = {
     "rince": {"loss": {"rince": 1.0}, "temperature": {"name": "fixed", "tau": 0.5}},
     "alpha_cl": {"loss": {"alpha_cl": 1.0}},
     "label_smoothing": {"loss": {"label_smoothing": 1.0}},
+    # Lee et al. 2025: other views, whose negatives alone the authors' term has
+    "vrns": ACROSS | {"loss": {"info_nce": 1.0, "vrns": 30.0}},
     # Wei et al. 2024 (FastCLIP-v3's temperature); Kukleva et al. 2023; Koromilas et al. 2024
     "kl_tau": {"temperature": {"name": "kl"}},
     "periodic_tau": {"temperature": {"name": "periodic"}},
     # Values per example: u (Yuan et al. 2022; Wei et al. 2024), and a temperature (Qiu et al. 2023)
     "sogclr": SOGCLR,
     "isogclr": SOGCLR | {"temperature": {"name": "isogclr"}},
-    "fast_clip_v1": ACROSS | {"normalizer": {"name": "fast_clip"}, "loss": {"fenchel_legendre": 1.0}},
+    "fast_clip_v1": FAST_CLIP,
+    "fast_clip_v2": FAST_CLIP | {"temperature": {"name": "fast_clip_v2"}},
     "robust": {"loss": {"robust": 1.0}, "temperature": {"name": "isogclr"}},
     "dhel": {
         "candidates": {"name": "own_view"},
@@ -136,6 +140,12 @@ METHODS: dict[str, dict[str, Any]] = {
         "candidates": {"name": "own_view"},
         "loss": {"mean_contrast": {"weight": 1.0, "gamma": 16.0}},
         "transform": {"name": "gaussian_kernel"},
+        "temperature": {"name": "fixed", "tau": 1.0},
+    },
+    # Lu et al. 2023; the weight is KCL's
+    "f_micl": {
+        "loss": {"mean_contrast": {"weight": 1.0, "gamma": 16.0}},
+        "transform": {"name": "f_micl"},
         "temperature": {"name": "fixed", "tau": 1.0},
     },
     # Transforms of scores: 2501.17683; Manna et al. 2023; Wu et al. 2023; Zhang et al. 2025; Lan et al. 2025

@@ -28,6 +28,7 @@ from contrastive_jax.contrast.arguments import (
 )
 from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, Pairs, cosine, dot, ordered_pairs
+from contrastive_jax.contrast.guide import Guide, check_guide, guided, unit_queue, unit_views, with_guide
 from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, Rule
 from contrastive_jax.contrast.negatives import random as sampled_negatives
@@ -122,6 +123,7 @@ def contrastive_loss(
     differentiate_temperature: bool = False,
     margin: Margin | None = None,
     transform: Transform | None = None,
+    guide: Guide | None = None,
     engine: str = "auto",
     **options: Any,
 ) -> Array:
@@ -209,6 +211,7 @@ def contrastive_loss(
         c as an estimate.
       transform: transform of the scores from ``contrast.transform``, ``temperature_free()`` or
         ``margin_mask(margin=0.1)``, or your own ``Transform``.
+      guide: another model's embeddings, ``contrast.guide.Guide``, that mask probable false negatives (GISTEmbed).
       engine: ``dense`` forms the score matrix, ``tiled`` does not, ``auto`` chooses by size; drawn negatives
         are picked from all scores and require ``auto``. On a mesh these engines hold all candidates on every
         device. ``ring`` is tiled and passes each device's share of them around, so memory does not grow with
@@ -420,12 +423,14 @@ def contrastive_loss(
             f"contrastive_loss.score is {score!r}; it must be 'cosine' with macl_temperature, which"
             " uses the mean cosine of positives."
         )
+    if guide is not None:
+        check_guide(guide, a, b, queue)
     queries, keys = (sharding.shard_batch(view) for view in (a, b))
     if a.ndim == 2:
         queries = keys = jnp.stack([queries, keys], axis=1)  # [N, 2, D]
     pairs = _pairs(queries.shape[1], keys.shape[1], candidates, directions, positives is not None)
     embed, number = SCORES[score], len(pairs)
-    sought = len({k for _, k in pairs})
+    sought = list(dict.fromkeys(k for _, k in pairs))
     group = jnp.arange(rows, dtype=jnp.int32) if group is None else group
     if engine == RING:
         _check_ring(loss, term, negatives, queue)
@@ -435,9 +440,12 @@ def contrastive_loss(
             group, queue_group = _places(group), jnp.full(queue.shape[0], -1)
         extra = sharding.replicate(Pool(embed(queue), queue_group))
     group = sharding.shard_batch(group)
-    pools = _pools(candidates, rows, sought, extra)
-    if engine == RING:
-        pools = _sharded(pools, candidates)
+    pools = _source(candidates, rows, len(sought), extra, engine)
+    if guide is not None:
+        known = unit_queue(guide)
+        others = None if extra is None or known is None else dataclasses.replace(extra, key=known)
+        guides = _source(candidates, rows, len(sought), others, engine)
+        pools = with_guide(pools, guides, unit_views(guide)[1], sought)
     if positives is not None:
         views = {"both_views": tuple(range(keys.shape[1])), "queue": ()}.get(candidates, (None,))
         pools = _with_rows(pools, rows, views, pairs)
@@ -451,6 +459,8 @@ def contrastive_loss(
                 f"contrastive_loss.negatives is {negatives}; it must be at most {most}, the negatives"
                 f" per query with candidates={candidates!r} and N={rows}."
             )
+    if guide is not None:
+        choose = guided(choose, guide, pairs)
     compare = Compare(
         embed=embed,
         candidates=pools,
@@ -596,8 +606,10 @@ def _places(group: Array) -> Array:
     return jnp.searchsorted(jnp.sort(group), group)
 
 
-def _pools(name: str, rows: int, directions: int, extra: Pool | None) -> Candidates:
+def _source(name: str, rows: int, directions: int, extra: Pool | None, engine: str) -> Candidates:
     """Return the source of candidates, with the ``extra`` ones after those of the batch."""
+    if engine == RING:
+        return _sharded(SOURCES[name](rows, directions), name)
     if extra is None:
         return SOURCES[name](rows, directions)
     if name == "queue":

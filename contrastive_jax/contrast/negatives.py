@@ -22,7 +22,7 @@ from contrastive_jax.contrast.similarity import (
 )
 from contrastive_jax.contrast.subsets import random_subset
 from contrastive_jax.kinds import Count, checked
-from contrastive_jax.types import Array, Negatives, Pool, Positives, record
+from contrastive_jax.types import Array, Negatives, Pool, Positives, QueryGuide, record
 
 HIGHEST = jax.lax.Precision.HIGHEST
 
@@ -35,6 +35,11 @@ class AllNegatives:
     pool: Pool
     same_group: str = dataclasses.field(metadata={"static": True})
     engine: str = dataclasses.field(metadata={"static": True})
+    guide: QueryGuide | None = None  # needs the pool's guide
+
+    def guided(self, guide: QueryGuide) -> "AllNegatives":
+        """Return the selection without the candidates that the guide masks."""
+        return dataclasses.replace(self, guide=guide)
 
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None
@@ -42,7 +47,7 @@ class AllNegatives:
         """Return statistics of ``query`` [Q, D] at each ``scale`` [S], relative to ``positive`` scores [Q]."""
         return negative_statistics(
             query, self.group, self.pool, scale, positive,
-            engine=self.engine, same_group=self.same_group, transformed=transformed,
+            engine=self.engine, same_group=self.same_group, transformed=transformed, guide=self.guide,
         )  # fmt: skip
 
     def several(
@@ -60,12 +65,14 @@ class AllNegatives:
         """
         return several_statistics(
             query, group, row, self.pool, scale, positive,
-            engine=self.engine, same_group=self.same_group, transformed=transformed,
+            engine=self.engine, same_group=self.same_group, transformed=transformed, guide=self.guide,
         )  # fmt: skip
 
     def scores(self, query: Array) -> Array:
         """Return scores [Q, M], -inf for candidates that are not permitted."""
-        permitted = permitted_candidates(self.group, self.pool.group, self.same_group)
+        permitted = permitted_candidates(
+            self.group, self.pool.group, self.same_group, self.guide, self.pool.guide
+        )
         return jnp.where(permitted, jnp.matmul(query, self.pool.key.T, precision=HIGHEST), -jnp.inf)
 
 
@@ -76,6 +83,12 @@ class SampledNegatives:
     pool: Pool
     index: Array  # [Q, K]
     permitted: Array  # [Q, K]; False where a query has fewer than K
+
+    def guided(self, guide: QueryGuide) -> "SampledNegatives":
+        """Return the selection without the drawn candidates that the guide masks; others are not drawn for them."""
+        assert self.pool.guide is not None
+        scores = selected_scores(guide.embedding, self.pool.guide, self.index, self.permitted)
+        return dataclasses.replace(self, permitted=self.permitted & ~(scores > guide.limit[:, None]))
 
     def statistics(
         self, query: Array, positive: Array, scale: Array, transformed: Transformed | None = None

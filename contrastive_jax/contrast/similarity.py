@@ -22,7 +22,7 @@ from contrastive_jax import sharding
 from contrastive_jax.contrast import ring
 from contrastive_jax.contrast.scores import ScoreMap, Transformed, transform_scores, values_and_slopes
 from contrastive_jax.losses import geometry
-from contrastive_jax.types import Array, Negatives, Pool, Positives
+from contrastive_jax.types import Array, Negatives, Pool, Positives, QueryGuide
 
 ENGINES = ("auto", "dense", "tiled")
 RING = "ring"  # tiled, with candidates that stay sharded; the caller must not gather them
@@ -39,6 +39,22 @@ class Rule(NamedTuple):
     who: str
     transform: ScoreMap | None = None
     weights: bool = False  # a sum of weights: without reference and gradient
+
+
+class QueryMarks(NamedTuple):
+    """Group, row and guide of queries, which decide with a candidate's whether it counts; no gradient."""
+
+    group: Array  # [Q] int
+    row: Array | None  # [Q] int, read by FURTHER
+    guide: QueryGuide | None  # read by the negatives' rules
+
+
+class CandidateMarks(NamedTuple):
+    """Group, row and guide of candidates; see :class:`QueryMarks`."""
+
+    group: Array  # [M] int
+    row: Array | None  # [M] int
+    guide: Array | None  # [M, G]
 
 
 def normalize(x: Array) -> Array:
@@ -59,6 +75,7 @@ def negative_statistics(
     engine: str = "auto",
     same_group: str = "exclude",
     transformed: Transformed | None = None,
+    guide: QueryGuide | None = None,
 ) -> Negatives:
     """Compute count, logsumexp, softmax mean and hardest score of each query's negatives, at each scale.
 
@@ -74,6 +91,7 @@ def negative_statistics(
         only (no ``jvp``); "auto" is dense up to about a million scores.
       same_group: "exclude", or "keep" for MoCo's queue as published, in which every candidate is a negative.
       transformed: a transform of the scores, applied per tile; the reference is a transformed score.
+      guide: masks candidates that a guide scores above a query's limit; needs ``pool.guide``.
 
     Returns:
       :class:`Negatives`, float32 (float64 if an input is). ``mean`` and ``hardest`` carry no gradient.
@@ -82,9 +100,9 @@ def negative_statistics(
     Raises:
       ValueError: an unknown engine or same_group, or shapes that do not match.
     """
-    if engine == RING or transformed is not None:
+    if engine == RING or transformed is not None or guide is not None:
         _known(same_group)
-        arguments = _arguments(query, query_group, None, pool, scale, reference, transformed)
+        arguments = _arguments(query, query_group, None, pool, scale, reference, transformed, guide)
         fields, *weights = _by_rules(engine, TILE, _rules(same_group, transformed), arguments)
         return _negatives(fields, arguments[-1], transformed, *weights)
     statistics = dense_statistics if chosen_engine(engine, query, pool.key) == "dense" else tiled_statistics
@@ -127,6 +145,7 @@ def several_statistics(
     same_group: str = "exclude",
     tile: tuple[int, int] = TILE,
     transformed: Transformed | None = None,
+    guide: QueryGuide | None = None,
 ) -> tuple[Negatives, Positives]:
     """Compute the statistics of negatives and of further positives in one pass over the scores.
 
@@ -144,12 +163,13 @@ def several_statistics(
       same_group: as in :func:`negative_statistics`, for the negatives.
       tile: number of queries and candidates per tile of the tiled engine.
       transformed: as in :func:`negative_statistics`.
+      guide: as in :func:`negative_statistics`, for the negatives.
 
     Returns:
       Negatives and Positives, both relative to the reference, in O((Q + M) * D) memory if tiled.
     """
     _known(same_group)
-    arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed)
+    arguments = _arguments(query, query_group, query_row, pool, scale, reference, transformed, guide)
     rules = (*_rules(same_group, transformed), _further(transformed))
     fields, *weights, positives = _by_rules(engine, tile, rules, arguments)
     return _negatives(fields, arguments[-1], transformed, *weights), _positives(positives)
@@ -222,7 +242,7 @@ def _positives(fields) -> Positives:
 
 def _by_rules(engine, tile, rules, arguments):
     """Compute the statistics of each rule with the given engine."""
-    query, _, _, _, _, _, key, *_ = arguments
+    query, _, _, _, _, key, *_ = arguments
     if engine == RING:
         return _by_ring((*tile, rules), *arguments)
     if chosen_engine(engine, query, key) == "dense":
@@ -288,12 +308,12 @@ def selected_scores(query: Array, key: Array, index: Array, permitted: Array) ->
     return sharding.each_device(in_parts, (query, jnp.where(permitted, index, key.shape[0])), (key,))
 
 
-def _dense(rules, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
+def _dense(rules, query, asks, reference, positive, tau, key, shown, scale):
     """Compute the statistics of each rule on the [Q, M] score matrix."""
     scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)  # [Q, M]
 
     def by(rule):
-        permitted = _permitted(rule, query_group, query_row, group, row)
+        permitted = _permitted(rule, asks, shown)
         score, permitted = _read(rule, scores, permitted, positive, tau)
         statistics = _statistics(score, permitted, scale, _reference(rule, reference))
         if rule.who != FURTHER:
@@ -350,9 +370,7 @@ def tiled_statistics(
     return Negatives(*_tiled_on_devices((*tile, _rules(same_group)), *arguments)[0])
 
 
-def _tiled_on_devices(
-    options, query, query_group, query_row, reference, positive, tau, key, group, row, scale
-):
+def _tiled_on_devices(options, query, asks, reference, positive, tau, key, shown, scale):
     """Run :func:`_tiled`; on a mesh each device computes its own queries."""
     if min(options[:2]) < 1:
         raise ValueError(
@@ -362,22 +380,19 @@ def _tiled_on_devices(
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     return on_devices(
         functools.partial(_tiled, options),
-        (query, query_group, query_row, reference, positive, tau),
-        (key, group, row, scale),
+        (query, asks, reference, positive, tau),
+        (key, shown, scale),
         tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in options[2]),
     )
 
 
-def _by_ring(options, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
+def _by_ring(options, query, asks, reference, positive, tau, key, shown, scale):
     """Run :func:`_tiled` on candidates that stay sharded by rows."""
     rules = options[2]
 
     def of_chunk(rows, chunk):
-        (floats, (query_group, query_row), scale), ((key,), (group, row)) = rows, chunk
-        query, reference, positive, tau = floats
-        return _tiled(
-            options, query, query_group, query_row, reference, positive, tau, key, group, row, scale
-        )
+        ((query, reference, positive, tau), asks, scale), ((key,), shown) = rows, chunk
+        return _tiled(options, query, asks, reference, positive, tau, key, shown, scale)
 
     def merge(one, other):
         def by(rule, one, other):
@@ -398,7 +413,7 @@ def _by_ring(options, query, query_group, query_row, reference, positive, tau, k
     wide = jax.P(None, sharding.AXIS)
     fields = (sharding.ROWS, wide, wide, sharding.ROWS)
     specs = tuple(fields + (sharding.ROWS,) * (rule.who == FURTHER) for rule in rules)
-    rows, chunk = ((query, reference, positive, tau), (query_group, query_row)), ((key,), (group, row))
+    rows, chunk = ((query, reference, positive, tau), asks), ((key,), shown)
     return ring.around(of_chunk, merge, share, rows, chunk, scale, specs)
 
 
@@ -444,22 +459,22 @@ def _tiled(options, *arguments):
     return _tiled_forward(options, *arguments)[0]
 
 
-def _tiled_forward(options, query, query_group, query_row, reference, positive, tau, key, group, row, scale):
+def _tiled_forward(options, query, asks, reference, positive, tau, key, shown, scale):
     rows, columns, rules = options
-    candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
+    candidates = tiles(columns, key, shown, jnp.ones(shown.group.shape, bool))
 
     def of_queries(tile):
-        query, query_group, query_row, reference, positive, tau = tile
+        query, asks, reference, positive, tau = tile
         none = jnp.zeros_like(query[:, 0])
         nothing = jnp.zeros_like(scale[:, None] * none)  # [S, q]
-        start = (jnp.zeros_like(query_group, jnp.int32), none - jnp.inf, nothing, nothing)
+        start = (jnp.zeros_like(asks.group, jnp.int32), none - jnp.inf, nothing, nothing)
 
         def add(carry, candidates):
-            key, group, valid, row = candidates
+            key, shown, valid = candidates
             scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
             def by(rule, state):
-                permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                permitted = _permitted(rule, asks, shown) & valid
                 score, permitted = _read(rule, scores, permitted, positive, tau)
                 added = _add(state[:4], score, permitted, scale)
                 if rule.who != FURTHER:
@@ -472,7 +487,7 @@ def _tiled_forward(options, query, query_group, query_row, reference, positive, 
         return lax.scan(add, start, candidates)[0]
 
     read = _if_further(rules, reference)
-    by_rule = lax.map(of_queries, tiles(rows, query, query_group, query_row, read, positive, tau))
+    by_rule = lax.map(of_queries, tiles(rows, query, asks, read, positive, tau))
     by_rule = [tuple(_rows(x, query.shape[0]) for x in of_rule) for of_rule in by_rule]
     results, residuals = [], []
     for rule, (count, hardest, total, first, *rest) in zip(rules, by_rule, strict=True):
@@ -481,7 +496,7 @@ def _tiled_forward(options, query, query_group, query_row, reference, positive, 
         mean = jnp.where(count > 0, peak + first / jnp.where(count > 0, total, 1), 0)
         results.append((count, logsumexp, mean, hardest, *rest))
         residuals.append((count, peak, total, mean))
-    arguments = (query, query_group, query_row, reference, positive, tau, key, group, row, scale)
+    arguments = (query, asks, reference, positive, tau, key, shown, scale)
     return tuple(results), (arguments, residuals)
 
 
@@ -516,7 +531,7 @@ def _tiled_backward(options, residuals, cotangents):
     the score, the positive and tau.
     """
     rows, columns, rules = options
-    (query, query_group, query_row, reference, positive, tau, key, group, row, scale), residuals = residuals
+    (query, asks, reference, positive, tau, key, shown, scale), residuals = residuals
     reference_gradient, scale_gradient, weights = 0.0, 0.0, []
     passes = zip(rules, residuals, cotangents, strict=True)
     rules = tuple(rule for rule in rules if not rule.weights)
@@ -531,19 +546,19 @@ def _tiled_backward(options, residuals, cotangents):
         if of_sum is not None:
             reference_gradient -= count * of_sum
         weights.append((peak, factor.T, of_sum))
-    candidates = tiles(columns, key, group, jnp.ones(group.shape, bool), row)
-    queries = tiles(rows, query, query_group, query_row, weights, positive, tau)
+    candidates = tiles(columns, key, shown, jnp.ones(shown.group.shape, bool))
+    queries = tiles(rows, query, asks, weights, positive, tau)
 
     def of_queries(key_gradient, tile):
-        query, query_group, query_row, weights, positive, tau = tile
+        query, asks, weights, positive, tau = tile
 
         def add(carry, candidates):
             query_gradient, of_transform = carry
-            key, group, valid, row = candidates
+            key, shown, valid = candidates
             scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
             def by(rule, weights):
-                permitted = _permitted(rule, query_group, query_row, group, row) & valid
+                permitted = _permitted(rule, asks, shown) & valid
                 score, permitted, slopes = _read_with_slopes(rule, scores, permitted, positive, tau)
                 peak, factor, of_sum = weights
                 above = score - peak[:, None]
@@ -576,11 +591,9 @@ def _tiled_backward(options, residuals, cotangents):
     return (
         query_gradient.reshape(-1, query.shape[1])[: query.shape[0]],
         None,
-        None,
         reference_gradient,
         *of_transform,
         key_gradient.reshape(-1, key.shape[1])[: key.shape[0]],
-        None,
         None,
         scale_gradient,
     )
@@ -633,17 +646,28 @@ def _halves(x):
     return high, x - high
 
 
-def permitted_candidates(query_group: Array, group: Array, same_group: str) -> Array:
+def permitted_candidates(
+    query_group: Array,
+    group: Array,
+    same_group: str,
+    guide: QueryGuide | None = None,
+    candidate_guide: Array | None = None,
+) -> Array:
     """Return the mask [Q, M] of each query's negatives among the candidates."""
     different = query_group[:, None] != group[None, :]
-    return different if same_group == "exclude" else jnp.ones_like(different)
+    permitted = different if same_group == "exclude" else jnp.ones_like(different)
+    if guide is None or candidate_guide is None:
+        return permitted
+    scores = jnp.matmul(guide.embedding, candidate_guide.T, precision=lax.Precision.HIGHEST)
+    return permitted & ~(scores > guide.limit[:, None])  # NaN masks nothing
 
 
-def _permitted(rule: Rule, query_group: Array, query_row: Array, group: Array, row: Array) -> Array:
+def _permitted(rule: Rule, asks: QueryMarks, shown: CandidateMarks) -> Array:
     """Return the mask [Q, M] of candidates that the rule counts."""
     if rule.who != FURTHER:
-        return permitted_candidates(query_group, group, rule.who)
-    return (query_group[:, None] == group[None, :]) & (query_row[:, None] != row[None, :])
+        return permitted_candidates(asks.group, shown.group, rule.who, asks.guide, shown.guide)
+    assert asks.row is not None and shown.row is not None
+    return (asks.group[:, None] == shown.group[None, :]) & (asks.row[:, None] != shown.row[None, :])
 
 
 def tiles(size: int, *trees):
@@ -699,16 +723,16 @@ def _floating(
     return query, key.astype(dtype), scale, reference, positive, sharding.shard_batch(tau)
 
 
-def _arguments(query, query_group, query_row, pool, scale, reference, transformed=None):
+def _arguments(query, query_group, query_row, pool, scale, reference, transformed=None, guide=None):
     """Check an engine's arguments and convert them by :func:`_floating`: queries first, then candidates."""
     groups, expected = (query_group.shape, pool.group.shape), (query.shape[:1], pool.key.shape[:1])
     if groups != expected:
         raise ValueError(f"query_group and pool.group have shapes {groups}; they must be {expected}.")
     query, key, scale, reference, positive, tau = _floating(query, pool.key, scale, reference, transformed)
-    query_row = None if query_row is None else sharding.shard_batch(query_row)
+    asks = QueryMarks(*jax.tree.map(sharding.shard_batch, (query_group, query_row, guide)))
     row = None if query_row is None else pool.row
-    rows = (query, sharding.shard_batch(query_group), query_row, reference, positive, tau)
-    return *rows, key, pool.group, row, scale
+    shown = CandidateMarks(pool.group, row, None if guide is None else pool.guide)
+    return query, asks, reference, positive, tau, key, shown, scale
 
 
 def _known(same_group: str) -> None:

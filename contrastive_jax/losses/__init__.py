@@ -27,6 +27,7 @@ Almost all of them are functions of one number per query, the contrast of its ne
     alpha_cl              sum_j sg(w_j) (s_j - s+) / tau                dc, as dcl
     label_smoothing       softplus(c) - e K / (K + 1) mean_j(s_j - s+) / tau      e = 0: info_nce
     mean_contrast         w mean_j s_j - s+                             no softmax: spectral, KCL by a transform
+    vrns                  mean_j (s_j - target)^2                       to be added to another loss
     fenchel_legendre      u + e^(c - log K - u) - 1                     e^(c - log K - u) (dc - du) + du
     sogclr                tau (u + e^(c - log K - u) - 1)               tau times fenchel_legendre's
     robust                tau (c - log K + rho)                         tau dc
@@ -91,7 +92,7 @@ from contrastive_jax.losses.information import (
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
 from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
-from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince
+from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince, vrns
 
 __all__ = [
     "Declaration",
@@ -146,4 +147,5 @@ __all__ = [
     "tuba",
     "uniformity",
     "value_with_gradient_of",
+    "vrns",
 ]

@@ -1,4 +1,4 @@
-"""Further losses: IFM, RINCE, alpha-CL, label smoothing, and the mean contrast without a softmax."""
+"""Further losses: IFM, RINCE, alpha-CL, label smoothing, the mean contrast without a softmax, and VRNS's term."""
 
 import math
 from typing import Annotated
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import stop_gradient
 
-from contrastive_jax.kinds import Ge, Le, NonNegative, PositiveFraction
+from contrastive_jax.kinds import Ge, Gt, Le, Lt, NonNegative, PositiveFraction
 from contrastive_jax.losses.contrastive import (
     at_least_float32,
     check_option,
@@ -136,3 +136,24 @@ def mean_contrast(
     held = stop_gradient(temperature)
     moved = temperature * (c_flat - stop_gradient(c_flat)) / FLAT + above * temperature / held
     return gamma * moved + (gamma - 1.0) * positive
+
+
+def vrns(cross: Array, temperature: Array, *, target: Annotated[float, Gt(-1), Lt(1)] = 0.0) -> Array:
+    """VRNS's term, to be added to a loss: ``mean_j (s_j - target)^2`` over the negatives, 0 without any.
+
+    It is the variance of a query's negative scores plus the squared distance of their mean from ``target``. It
+    reads the row of scores, [B, V, 1 + M] over tau with the positive first; ``mean_contrast`` of the same squares
+    needs no rows (docs/who_is_who.md). No gradient in tau.
+    Source: On the similarities of embeddings in contrastive learning (Lee et al., 2025), with a weight of 30, the
+    target -1 / (n - 1) of n training examples, and negatives of the other view.
+
+    Args:
+      target: score to which negatives are drawn.
+    """
+    check_option("vrns.target", target, lambda x: -1 < x < 1, "above -1 and below 1")
+    logit = at_least_float32(cross)[..., 1:]
+    permitted = logit != -jnp.inf
+    held = jnp.expand_dims(stop_gradient(temperature), -1)
+    score = held * jnp.where(permitted, logit, 0.0)
+    number = jnp.maximum(jnp.sum(permitted, axis=-1), 1).astype(score.dtype)
+    return jnp.sum(jnp.where(permitted, (score - target) ** 2, 0.0), axis=-1) / number

@@ -211,6 +211,26 @@ TABLE: dict[str, list[Row]] = {
             proofs=("label_smoothing",),
         ),
         Row(
+            name="Soft targets",
+            source="distillation and captions of CLIP",
+            form="sum_j t_j (logsumexp(x) - x_j), t of a row",
+            equals="InfoNCE plus a linear term; uniform but for the positive: label smoothing",
+            ours="soft_target_loss(a, b, targets, tau)",
+            code="torch 2.13.0",
+            golden="family_soft_targets",
+            proofs=("soft_targets_mix_keys", "smoothed_labels_are_soft_targets"),
+        ),
+        Row(
+            name="i-Mix; mixup and CutMix of two positives",
+            source="Lee et al., 2021",
+            form="lam (logsumexp(x) - x+) + (1 - lam) (logsumexp(x) - x_partner)",
+            equals="soft targets with two shares; no config, as a run augments each image alone",
+            ours="soft_target_loss(a, b, (places, shares), tau)",
+            code="kibok90/imix@d40fabe0",
+            golden="family_imix",
+            proofs=("soft_targets_mix_keys",),
+        ),
+        Row(
             name="Matryoshka",
             source="Kusupati et al., 2022",
             form="sum over widths d of the loss of the first d columns",
@@ -295,11 +315,13 @@ TABLE: dict[str, list[Row]] = {
         Row(
             name="GISTEmbed",
             source="Solatorio, 2024",
-            form="phi(s) = -inf where a guide's s > its s+ - m",
-            equals="guided by the model itself: a margin mask; the default also adds the positive's own pairs",
-            ours="",
+            form="phi(s) = -inf where a guide's score > its s+ - m",
+            equals="guided by the model itself: a margin mask; the library's default row has the positive's pairs too;"
+            " no config, as a run has no second model",
+            ours="gist(a, b, tau, guide_a, guide_b)",
             code="sentence-transformers 6.2.0",
             golden="family_sentence_transformers",
+            proofs=("gist_adds_the_positives_pairs",),
         ),
     ],
     "Candidates, and means of a function of the score": [
@@ -329,12 +351,32 @@ TABLE: dict[str, list[Row]] = {
             name="Spectral",
             source="HaoChen et al., 2021",
             form="mean_j s_j^2 - 2 s+",
-            equals="the squared mean plus VRNS's variance, less 2 s+",
+            equals="the squared mean plus the variance, less 2 s+",
             ours='contrastive_loss(a, b, "mean_contrast", tau, transform=spectral, candidates="other_view")',
             config="digits:method=spectral",
             code="jhaochenz96/spectral_contrastive_learning@ee431bdb",
             golden="family_spectral",
             proofs=("spectral_is_a_second_moment",),
+        ),
+        Row(
+            name="f-MICL",
+            source="Lu et al., 2023",
+            form="gamma mean_j (u f'(u) - f(u)) - f'(u+), u = e^(-2 t (1 - s))",
+            equals="KL: minus NWJ's estimate; Jensen-Shannon: SigLIP with the bias -2 t",
+            ours='contrastive_loss(a, b, "mean_contrast", tau, gamma=16.0, transform=transform.f_micl())',
+            config="digits:method=f_micl",
+            proofs=("f_micl_of_kl_is_nwj", "f_micl_of_jensen_shannon_is_siglip"),
+        ),
+        Row(
+            name="VRNS",
+            source="Lee et al., 2025",
+            form="softplus(c) + 30 mean_j (s_j + 1 / (n - 1))^2, n training examples",
+            equals="its term: mean_contrast of the squares, which needs no row of scores; at 0 spectral's plus 2 s+",
+            ours='contrastive_loss(a, b, "vrns", tau, target=-0.01, candidates="other_view")',
+            config="digits:method=vrns",
+            code="leechungpa/embedding-similarity-cl@5c354b06",
+            golden="family_vrns",
+            proofs=("vrns_is_a_variance_and_a_mean", "spectral_is_a_second_moment"),
         ),
         Row(
             name="SigLIP",
@@ -404,6 +446,7 @@ TABLE: dict[str, list[Row]] = {
             form="iSogCLR with u of e^c / K, for each view; Adam moves tau_i",
             equals="iSogCLR's objective; both have the slope rho - KL at the batch's own u",
             ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
+            config="digits:method=fast_clip_v2",
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
             proofs=("slope_of_the_robust_objective",),
@@ -423,7 +466,8 @@ TABLE: dict[str, list[Row]] = {
             name="TempNet",
             source="Qiu et al., 2024",
             form="tau is a network of the query",
-            equals="iSogCLR's objective, amortised; the network has an optimizer of its own",
+            equals="iSogCLR's objective, amortised; no config, as a rule has no trained parameters, and the network"
+            " has an optimizer of its own",
             ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
             code="zhqiu/TempNet@35596453",
             golden="family_tempnet",
@@ -479,6 +523,14 @@ dc = sum_j p_j (ds_j - ds+) / tau: the gradient is tau dc, tau times DCL's.""",
 -(1 - eps) log p+ - eps mean_k log p_k, over K + 1 candidates k, log p_k = x_k - L.
   = L - x+ + eps (x+ - mean_k x_k), L the logsumexp over all candidates.
 L - x+ = softplus(c): InfoNCE plus eps (x+ - mean_k x_k).""",
+    "soft_targets_mix_keys": """Soft targets are InfoNCE of the positive and a mixture of keys
+sum_j t_j (L - x_j) with sum_j t_j = 1 is L - sum_j t_j x_j, L the logsumexp over all candidates.
+L - x+ = softplus(c), and sum_j t_j x_j = q . (sum_j t_j k_j) / tau, as scores are linear in the keys.
+softplus(c) + q . (k+ - sum_j t_j k_j) / tau: InfoNCE plus a linear term.""",
+    "smoothed_labels_are_soft_targets": """Label smoothing is a soft target
+t has 1 - eps + eps/(K + 1) on the positive and eps/(K + 1) on each of K negatives.
+softplus(c) + x+ - sum_j t_j x_j = softplus(c) + eps/(K + 1) sum_j (x+ - x_j).
+That is label smoothing.""",
     "temperature_free_is_a_ratio": """The temperature-free loss is a cross-entropy of odds
 phi(s) = 2 artanh(s) = log r with the odds r = (1 + s) / (1 - s).
 softplus(logsumexp_j phi(s_j) - phi(s+)) = log(1 + sum_j r_j / r+)
@@ -503,6 +555,10 @@ The loss takes it from one logsumexp at (1 + alpha)/tau, the transform entry by 
 A logit of -inf is a term e^(-inf) = 0 in the sum over negatives.
 c = log of the sum over the negatives with s_j <= s+ + m, over e^(x+).
 softplus(c) = log(1 + that sum of e^(x_j - x+)).""",
+    "gist_adds_the_positives_pairs": """GISTEmbed's default row is that of two InfoNCE losses
+Its row of an anchor has x+, the kept x_j of the anchor and the kept y_j of the positive with other positives.
+Loss: log(1 + e^c + e^c'), c of the x_j, c' of the y_j, both relative to x+; two InfoNCE are v = log(1 + e^c), v'.
+e^c' = e^v' - 1: the loss is log(e^v + e^v' - 1) = v + log(1 + e^(v' - v) - e^-v).""",
     "dhel_is_dcl_of_the_own_view": """DHEL is DCL with the own view as candidates
 DHEL_i = -log(e^(x+) / sum_{j != i} e^(s(a_i, a_j)/tau)).
   = logsumexp_j(s(a_i, a_j)/tau) - x+
@@ -517,8 +573,20 @@ mean_i mean_{j != i} k(s_ij) within a view = exp(uniformity(t)).
 The sum over views of gamma times it, less 2 mean_i k(s_i+), is KCL.""",
     "spectral_is_a_second_moment": """The spectral loss has the mean and the variance of negative scores
 mean_j s_j^2 = (mean_j s_j)^2 + mean_j (s_j - mean s)^2.
-The second part is the variance of a query's negative scores, which VRNS adds to InfoNCE.
+The second part is the variance of a query's negative scores; the sum is VRNS's term at the target 0.
 Less 2 s+ it is the spectral loss, up to its constant.""",
+    "vrns_is_a_variance_and_a_mean": """VRNS's term is a variance, and a mean of squares
+mean_j (s_j - t)^2 = mean_j (s_j - mean s)^2 + (mean s - t)^2.
+The first part is the variance of a query's negative scores, the second draws their mean to t.
+As a mean over negatives it is mean_contrast, negatives as (s - t)^2 and the positive as 0.""",
+    "f_micl_of_kl_is_nwj": """f-MICL of the KL divergence is minus NWJ's estimate
+f(u) = u log u has f'(u) = 1 + log u and u f'(u) - f(u) = u.
+With the critic T = 1 + log u, mean_j u_j - f'(u+) = mean_j e^(T_j - 1) - T+.
+NWJ's estimate is the mean of T+ less that of e^(T - 1).""",
+    "f_micl_of_jensen_shannon_is_siglip": """f-MICL of the Jensen-Shannon divergence is SigLIP
+f'(u) = log 2 - softplus(-x), u f'(u) - f(u) = softplus(x) - log 2, x = log u = 2 t s - 2 t.
+With gamma = K: sum_j softplus(x_j) + softplus(-x+) - (K + 1) log 2.
+That is SigLIP at tau = 1 / (2 t) with the bias -2 t, less a constant.""",
     "relative_bias_is_a_bias_over_tau": """SigLIP's relative bias is a bias over tau
 (s - r) / tau = s / tau + b with b = -r / tau.
 SigLIP's logit is s / tau + b.
@@ -562,7 +630,8 @@ $c = \\log \\sum_j e^{x_j - x_+}$, and $W$ is the sigmoid of $c$. "sg" stops the
 place of $x$.
 
 "Here" has two entries. The first is an expression, one value per query, of two views `a` and `b`, a temperature `tau`,
-`both` views one below the other with their `classes`, further embeddings `queue`, one number per query `log_u` and one
+`both` views one below the other with their `classes`, further embeddings `queue`, those of another model `guide_a` and
+`guide_b`, a matrix of `targets` or numbers `places` of examples with `shares`, one number per query `log_u` and one
 temperature an example `tau_i`; names that are not in the package are [below](#losses-of-your-own). The second is for
 `--config=` of a run.
 
@@ -580,9 +649,11 @@ robust optimisation, with $\\tau$ as a Lagrange multiplier; the rules below choo
 """
 
 OWN = '''import jax
+import jax.numpy as jnp
 
-from contrastive_jax import losses
+from contrastive_jax import contrastive_loss, losses
 from contrastive_jax.contrast import transform
+from contrastive_jax.contrast.guide import Guide
 
 kcl, spectral = transform.gaussian_kernel(t=2.0), transform.spectral()
 one_way = dict(candidates="other_view", directions="one_way")
@@ -601,6 +672,16 @@ def sogclr(log_u):
 def fast_clip(log_u):
     """u is a moving average of e^c / K of an example."""
     return lambda c, count: losses.fenchel_legendre(c, count, log_u)
+
+
+def gist(a, b, tau, guide_a, guide_b, margin=0.0):
+    """The row of an anchor has its positive's scores with the other positives too; margin is sentence-transformers'."""
+    guides = Guide(guide_a, guide_b, margin=-margin), Guide(guide_b, guide_a, margin=-margin)
+    one = contrastive_loss(a, b, "info_nce", tau, directions="one_way", guide=guides[0])
+    two = contrastive_loss(
+        b, a, "info_nce", tau, directions="one_way", guide=guides[1], candidates="own_view"
+    )
+    return one + jnp.log1p(jnp.exp(two - one) - jnp.exp(-one))
 '''
 
 

@@ -106,6 +106,26 @@ def test_isogclr_is_descent_by_an_average_slope_within_its_clamps():
         temperature.isogclr(10, tau=0.01)
 
 
+def test_fast_clip_v2_is_adam_for_each_view_within_its_clamps(x64):
+    """A view's own visits are counted; one without negatives, which is not written, stays at its first."""
+    options = dict(tau=0.2, target=0.5, rate=0.02, beta1=0.8, beta2=0.9, clip=0.3, min_tau=0.15, max_tau=0.21)
+    rule = temperature.fast_clip_v2(10, **options)
+    assert (rule.reads, rule.per) == ("kl_uniform", "query")
+    state = by_example.first(rule.init(), rule.per, 2, 2)
+    divergence = jnp.asarray([[0.4, 0.6], [0.1, 5.0]])
+    slope = np.array([[0.1, -0.1], [0.3, -0.3]])  # clipped
+    state = rule.update(state, 0, divergence)
+    np.testing.assert_allclose(state["tau"], np.clip(0.2 - 0.02 * np.sign(slope), 0.15, 0.21), atol=1e-7)
+    np.testing.assert_allclose(state["slope"], slope, atol=1e-12)
+    state = rule.update(state, 1, 0 * divergence)  # a slope of 0.5, clipped
+    first, second = 0.8 * slope + 0.2 * 0.3, 0.9 * slope**2 + 0.1 * 0.3**2
+    moved = 0.02 * first / (1 - 0.8**2) / np.sqrt(second / (1 - 0.9**2))
+    before = np.clip(0.2 - 0.02 * np.sign(slope), 0.15, 0.21)
+    np.testing.assert_allclose(state["tau"], np.clip(before - moved, 0.15, 0.21), atol=1e-7)
+    with pytest.raises(ValueError, match="temperature.tau is 2.0"):
+        temperature.fast_clip_v2(10, tau=2.0)
+
+
 # ------------------------------------------------------------------------------------------------- refusals
 
 
@@ -209,3 +229,4 @@ def test_what_fits_is_built():
     built("isogclr", normalizer={"name": "none"}, loss={"dcl": 1.0})
     built("isogclr", loss={"info_nce": 1.0})  # u is read by the temperature alone
     built("robust", temperature={"name": "isogclr", "per": "query"}, directions="one_way")
+    built("fast_clip_v2", directions="one_way")

@@ -12,8 +12,9 @@ import pytest
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
+from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere, soft_target_loss
 from contrastive_jax.contrast import margin, transform
+from contrastive_jax.contrast.guide import Guide
 from contrastive_jax.contrast.scores import Transform
 
 TAU, N, D = 0.3, 8, 5
@@ -39,6 +40,9 @@ def identity(*, gradient_only=False):
 
 
 loss = functools.partial(contrastive_loss, temperature=TAU)
+
+
+ACROSS = dict(candidates="other_view", directions="one_way")
 
 
 def own_view(a, b, name, temperature=TAU, **options):
@@ -174,6 +178,21 @@ def label_smoothing(a, b):
     )
     sides = loss(a, b, of_row(smoothed)), loss(a, b, "info_nce") + eps / (K + 1) * loss(a, b, mean_gap)
     return jnp.stack(sides), jnp.stack([loss(a, b, "label_smoothing", smoothing=eps)] * 2)
+
+
+@identity()
+def soft_targets_mix_keys(a, b):
+    targets = np.random.default_rng(2).dirichlet(np.ones(N), size=N)
+    u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    cross_entropy = -jnp.sum(targets * jax.nn.log_softmax(u @ v.T / TAU, axis=1), axis=1)
+    return cross_entropy, soft_target_loss(a, b, targets, TAU)
+
+
+@identity()
+def smoothed_labels_are_soft_targets(a, b):
+    eps, one_way = 0.1, dict(candidates="other_view", directions="one_way")
+    targets = (1 - eps) * np.eye(N) + eps / N
+    return soft_target_loss(a, b, targets, TAU), loss(a, b, "label_smoothing", smoothing=eps, **one_way)
 
 
 # -------------------------------------------------------------------------------------- rules for u and tau
@@ -322,6 +341,28 @@ def margin_mask_drops_terms(a, b):
     return loss(a, b, "info_nce", transform=rule), loss(a, b, of_row(kept_only))
 
 
+@identity()
+def gist_adds_the_positives_pairs(a, b):
+    guides = jnp.asarray(np.random.default_rng(4).normal(size=(2, N, 3)))
+    row = gist(a, b, guides)
+    options = dict(directions="one_way")
+    one = loss(a, b, "info_nce", guide=Guide(*guides, margin=-0.1), **options)
+    two = loss(b, a, "info_nce", guide=Guide(*guides[::-1], margin=-0.1), candidates="own_view", **options)
+    return row, one + jnp.log1p(jnp.exp(two - one) - jnp.exp(-one))
+
+
+def gist(a, b, guides):
+    """The row of an anchor: the other anchors and positives, and its positive beside the other positives."""
+    u, v, g, h = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b, *guides))
+    limit, others = jnp.sum(g * h, axis=1, keepdims=True) - 0.1, ~np.eye(N, dtype=bool)
+    positive = jnp.sum(u * v, axis=1, keepdims=True)
+    total = 1.0
+    for score, guide in ((u @ v.T, g @ h.T), (u @ u.T, g @ g.T), (v @ v.T, h @ h.T)):
+        kept = others & (guide <= limit)
+        total += jnp.where(kept, jnp.exp((score - positive) / TAU), 0.0).sum(1)
+    return jnp.log(total)
+
+
 # ---------------------------------------------------------------------------------- candidates, and means of g
 
 
@@ -355,7 +396,7 @@ def gaussian_kcl_is_alignment_and_uniformity(a, b):
 
 @identity()
 def spectral_is_a_second_moment(a, b):
-    """The mean square is the squared mean plus the variance: the part that VRNS adds to InfoNCE."""
+    """The mean square is the squared mean plus the variance."""
 
     def moments(positive, negative):
         mean = mean_over(negative, scores(negative))
@@ -364,6 +405,39 @@ def spectral_is_a_second_moment(a, b):
 
     ours = loss(a, b, "mean_contrast", transform=transform.spectral())
     return ours, loss(a, b, of_row(moments))
+
+
+@identity()
+def vrns_is_a_variance_and_a_mean(a, b):
+    target = -0.2
+
+    def moments(positive, negative):
+        mean = mean_over(negative, scores(negative))
+        return mean_over(negative, (scores(negative) - mean[..., None]) ** 2) + (mean - target) ** 2
+
+    squares = Transform(lambda s, positive, tau: (s - target) ** 2, lambda s, tau: 0.0 * s)
+    streamed = loss(a, b, "mean_contrast", transform=squares)
+    return jnp.stack([loss(a, b, of_row(moments)), streamed]), jnp.stack(
+        [loss(a, b, "vrns", target=target)] * 2
+    )
+
+
+@identity()
+def f_micl_of_kl_is_nwj(a, b):
+    t = 1.5
+    u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    critic = 1 - 2 * t * (1 - u @ v.T)
+    negative = logsumexp(jnp.where(np.eye(N, dtype=bool), -jnp.inf, critic), axis=1)
+    count = jnp.full(N, N - 1)
+    ours = loss(a, b, "mean_contrast", transform=transform.f_micl(divergence="kl", t=t), **ACROSS)
+    return ours.mean(), -losses.nwj(jnp.diag(critic), negative, count)
+
+
+@identity()
+def f_micl_of_jensen_shannon_is_siglip(a, b):
+    t = 1.5
+    ours = loss(a, b, "mean_contrast", gamma=N - 1.0, transform=transform.f_micl(t=t), **ACROSS)
+    return ours, sigmoid_loss(a, b, 1 / (2 * t), -2 * t) - N * np.log(2)
 
 
 @identity()

@@ -30,9 +30,21 @@ def known():
     a, b, queue = jnp.asarray(np.random.default_rng(3).normal(size=(3, N, D)))
     names = {"a": a, "b": b, "queue": queue, "tau": 0.3, "both": jnp.concatenate([a, b]), "K": 2 * N - 2}
     names |= {"classes": jnp.arange(N) // 2, "log_u": jnp.zeros((N, 2)), "tau_i": jnp.linspace(0.2, 0.5, N)}
-    names |= {"exp": math.exp}
+    names |= {"exp": math.exp, "guide_a": a + 0.1 * queue, "guide_b": b + 0.1 * queue}
+    names |= {
+        "targets": jnp.full((N, N), 1 / N),
+        "places": jnp.ones((N, 2), int),
+        "shares": jnp.full((N, 2), 0.5),
+    }
     names |= {"losses": losses, "transform": transform}
-    for name in ("contrastive_loss", "macl_temperature", "matryoshka_loss", "sigmoid_loss", "sincere"):
+    for name in (
+        "contrastive_loss",
+        "macl_temperature",
+        "matryoshka_loss",
+        "sigmoid_loss",
+        "sincere",
+        "soft_target_loss",
+    ):
         names[name] = getattr(contrastive_jax, name)
     exec(WHO.OWN, names)
     return names

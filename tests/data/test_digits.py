@@ -1,10 +1,13 @@
 """The digits and their split never change."""
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from contrastive_jax import data
 from contrastive_jax.data.split import stratified
@@ -33,13 +36,19 @@ def test_the_split_is_the_one_of_all_published_numbers(source):
     assert digest(source.test) == "e9f6989af7d2850e8703bd29983329fdb74161498acf8c3dc5f39312c06675c7"
 
 
-def test_train_and_test_are_the_whole_set_and_every_class_is_balanced(source):
-    images = np.concatenate([source.train.image, source.test.image])[..., 0]
-    original = np.floor(load_digits().images * 255 / 16 + 0.5)
-    as_set = lambda x: sorted(image.astype(np.uint8).tobytes() for image in x)  # noqa: E731
-    assert as_set(images) == as_set(original)
-    train, test = np.bincount(source.train.label), np.bincount(source.test.label)
-    np.testing.assert_allclose(test, 0.2 * (train + test), atol=1.0)
+def test_images_and_split_are_scikit_learns(source):
+    known = load_digits()
+    images, label = np.floor(known.images * 255 / 16 + 0.5).astype(np.uint8)[..., None], known.target
+    parts = train_test_split(np.arange(len(label)), test_size=0.2, stratify=label, random_state=0)
+    for split, rows in zip((source.train, source.test), map(np.sort, parts), strict=True):
+        np.testing.assert_array_equal(split.image, images[rows])
+        np.testing.assert_array_equal(split.label, label[rows])
+
+
+def test_scikit_learn_is_not_imported():
+    code = "import sys; from contrastive_jax import data; data.load(name='digits'); print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_stratified_rule():

@@ -200,6 +200,11 @@ def test_a_relative_bias_is_a_bias_over_tau():
         ("rince", {"positives": np.zeros(ROWS, int)}, "positives"),
         ("alpha_cl", {"positives": np.zeros(ROWS, int)}, "positives"),
         ("label_smoothing", {"margin": lambda count: 0.0 * count}, "margin is not defined for"),
+        ("vrns", {"target": 1.5}, "vrns.target is 1.5"),
+        ("vrns", {"transform": transform.spectral()}, "transform has no effect on 'vrns'"),
+        ("vrns", {"margin": lambda count: 0.0 * count}, "margin has no effect on 'vrns'"),
+        ("vrns", {"engine": "ring"}, "engine is 'ring'"),
+        ("vrns", {"positives": np.zeros(ROWS, int)}, "positives"),
     ],
 )
 def test_bad_input_is_refused(name, options, words):
@@ -207,6 +212,23 @@ def test_bad_input_is_refused(name, options, words):
         contrastive_loss(*np.float32(views()), name, 0.1, **options)
     with pytest.raises(ValueError, match="relative_bias"):
         sigmoid_loss(*np.float32(views()), 0.1, -3.0, relative_bias=0.3)
+
+
+def test_vrns_counts_the_drawn_negatives_at_any_temperature():
+    """Examples of one group are no negatives; one that has none is 0 without a gradient; NaN stays."""
+    a, b = np.float32(views())
+    group = np.where(np.arange(ROWS) < 2, 0, 1)
+    options = dict(loss="vrns", target=-0.1, group=group, candidates="other_view", directions="one_way")
+    for tau in (0.01, np.linspace(0.1, 0.5, ROWS, dtype=np.float32)):
+        found = contrastive_loss(a, b, temperature=tau, **options)
+        u, v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+        other = group[:, None] != group[None]
+        expected = np.where(other, (u @ v.T + 0.1) ** 2, 0).sum(1) / other.sum(1)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    lonely = functools.partial(contrastive_loss, **options | {"group": np.zeros(ROWS, int)})
+    value, slope = jax.value_and_grad(lambda a: lonely(a, b).sum())(a)
+    assert value == 0 and not np.any(slope)
+    assert np.isnan(contrastive_loss(np.full_like(a, np.nan), b, **options)).all()
 
 
 # ------------------------------------------------------------------------------------------- mean scores
@@ -227,6 +249,30 @@ def mean_by_definition(name, a, b):
 
     aligned = jnp.exp(-2.0 * jnp.sum((a - b) ** 2, axis=1))
     return 3.0 * jnp.concatenate([kernel(a), kernel(b)]) - jnp.tile(aligned, 2)
+
+
+CONVEX = {
+    "kl": lambda u: u * np.log(u),
+    "jensen_shannon": lambda u: u * np.log(u) - (u + 1) * np.log((u + 1) / 2),
+    "pearson": lambda u: (u - 1) ** 2,
+    "hellinger": lambda u: (np.sqrt(u) - 1) ** 2,
+    "vincze_le_cam": lambda u: (u - 1) ** 2 / (u + 1),
+}
+
+
+@pytest.mark.parametrize("name", CONVEX)
+def test_f_micl_is_a_slope_and_its_conjugate(name):
+    """f' by complex steps, and f* at f'(u) as the largest t u' - f(u') over a grid around u."""
+    score, t, f = np.linspace(-1.0, 1.0, 9), 0.7, CONVEX[name]
+    u = np.exp(-2 * t * (1 - score))
+    slope = np.imag(f(u + 1e-30j)) / 1e-30
+    grid = u[:, None] * np.exp(np.linspace(-1, 1, 2001))
+    conjugate = np.max(slope[:, None] * grid - f(grid), axis=1)
+    with jax.enable_x64(True):
+        rule = transform.f_micl(divergence=name, t=t)
+        np.testing.assert_allclose(rule.positive(jnp.asarray(score), 1.0), slope, rtol=1e-12, atol=1e-12)
+        found = rule.negative(jnp.asarray(score), 0.0, 1.0)
+        np.testing.assert_allclose(found, conjugate, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["dense", "tiled"])

@@ -14,10 +14,11 @@ from dense_losses import cases, unit
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
 
-from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere
+from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere, soft_target_loss
 from contrastive_jax.contrast import by_example, candidates, margin, normalizer, transform
 from contrastive_jax.contrast import temperature as rules
 from contrastive_jax.contrast.comparison import Compare, cosine
+from contrastive_jax.contrast.guide import Guide
 from contrastive_jax.contrast.negatives import all as every
 from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.contrast.terms import make_term
@@ -64,6 +65,10 @@ def one_way(a, b, loss, temperature, queue, group=None, queue_group=None, **opti
         **dict(candidates="queue", directions="one_way", queue=queue, group=group, queue_group=queue_group),
         **options,
     )
+
+
+def one_direction(a, b, **options):
+    return contrastive_loss(a, b, "info_nce", directions="one_way", **options)
 
 
 def own_view(a, b, loss, temperature, **options):
@@ -269,6 +274,38 @@ def test_label_smoothing_is_torchs(case, engine):
     )
 
 
+@golden("family_imix")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_imix_has_two_positives(case, engine):
+    """Its MoCo has the keys of the batch and of the queue as candidates; a symmetric loss adds the two directions."""
+    partner, share = case("partner"), case("share")
+    places = jnp.stack(
+        [jnp.broadcast_to(jnp.arange(case["N"]), partner.shape), jnp.asarray(partner)], axis=-1
+    )
+    shares = jnp.stack([share, 1 - share], axis=-1)
+    moco = case["method"] == "mocon"
+    queue = jnp.asarray(case("queue")) if moco else None
+
+    def loss(a, b):
+        one = lambda i, a, b: soft_target_loss(  # noqa: E731
+            *(a, b, (places[i], shares[i]), case["temperature"]), queue=queue, engine=engine
+        ).mean()
+        first = one(0, a, stop_gradient(b) if moco else b)
+        return first + one(1, b, a) if case["sym"] else first
+
+    assert_is_theirs(case, loss)
+
+
+@golden("family_soft_targets")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_soft_targets_are_torchs(case, engine):
+    def loss(a, b, targets):
+        options = dict(candidates=case["candidates"], engine=engine)
+        return soft_target_loss(a, b, targets, case["temperature"], **options).mean()
+
+    assert_is_theirs(case, loss, "z1", "z2", "targets", gradients=("g1", "g2", "gt"))
+
+
 @golden("family_dystress")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_dystress_divides_a_score_by_a_temperature_of_its_own(case, engine):
@@ -291,39 +328,24 @@ def test_gist_guided_by_the_model_itself_is_a_margin_mask(case, engine):
 
 
 @golden("family_sentence_transformers", form="gist")
-def test_gists_guide_takes_negatives_out(case):
-    tau, margin = case["temperature"], case["margin"]
-    guide1, guide2 = unit(jnp.asarray(case("guide1"))), unit(jnp.asarray(case("guide2")))
-    others = jnp.stack([guide1, guide2], axis=1).reshape(
-        -1, guide1.shape[1]
-    )  # as the pool of both views lies
-    if not case["contrast_anchors"]:
-        others = guide2
-    positive = jnp.sum(guide1 * guide2, axis=1)
-    most = positive - margin * (jnp.abs(positive) if case["strategy"] == "relative" else 1)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gists_guide_takes_negatives_out(case, engine):
+    """By default their row of an anchor also has its positive's scores with the other positives."""
+    guides = jnp.asarray(case("guide1")), jnp.asarray(case("guide2"))
+    options = dict(margin=-case["margin"], relative=case["strategy"] == "relative")
+    info_nce = functools.partial(one_direction, temperature=case["temperature"], engine=engine)
+    candidates = "both_views" if case["contrast_anchors"] else "other_view"
 
-    def kept(guide):
-        return (guide @ others.T <= most[:, None])[:, None]  # [N, 1, M]
+    def loss(a, b):
+        anchors = info_nce(a, b, candidates=candidates, guide=Guide(*guides, **options))
+        if not case["contrast_positives"]:
+            return anchors.mean()
+        positives = info_nce(b, a, candidates="own_view", guide=Guide(*guides[::-1], **options))
+        return (anchors + jnp.log1p(jnp.exp(positives - anchors) - jnp.exp(-anchors))).mean()
 
-    def row(x, mask):
-        x = jnp.where(mask & (x > -jnp.inf), x, -jnp.inf)
-        return x
-
-    def anchors_alone(cross):
-        return jax.nn.softplus(logsumexp(row(cross[..., 1:], kept(guide1)), axis=-1) - cross[..., 0])
-
-    def with_positives(cross, same):
-        """Their rows append the positive's scores with the other positives: the anchor is in none of them."""
-        second = jnp.arange(others.shape[0]) % 2 == 1
-        x = [row(cross[..., 1:], kept(guide1)), row(same[..., 1:], kept(guide2) & second)]
-        return jax.nn.softplus(logsumexp(jnp.concatenate(x, axis=-1), axis=-1) - cross[..., 0])
-
-    loss = with_positives if case["contrast_positives"] else anchors_alone
-    options = dict(
-        directions="one_way", candidates="both_views" if case["contrast_anchors"] else "other_view"
-    )
-    assert not kept(guide1).all()
-    assert_is_theirs(case, lambda a, b: contrastive_loss(a, b, loss, tau, **options).mean())
+    assert_is_theirs(case, loss)
+    plain = info_nce(case("z1"), case("z2"), candidates=candidates).mean()
+    assert abs(plain / case("loss") - 1) > 1e-6, "the guide of the case masks something"
 
 
 @golden("family_sentence_transformers", form="matryoshka")
@@ -337,6 +359,19 @@ def test_matryoshka_is_a_sum_over_widths(case, engine):
 
 
 # --------------------------------------------------------------------------- own-view candidates, and means of g
+
+
+@golden("family_vrns")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_vrns_is_a_mean_of_squares(case, engine):
+    """Of the row of scores, or by a transform in tiles; examples of one label are no negatives."""
+    target = -1 / (case["instances"] - 1)
+    options = dict(group=jnp.asarray(case("group")), candidates="other_view", engine=engine)
+    squares = Transform(lambda s, positive, tau: (s - target) ** 2, lambda s, tau: 0.0 * s)
+    for term in (dict(loss="vrns", target=target), dict(loss="mean_contrast", transform=squares)):
+        assert_is_theirs(
+            case, lambda a, b, term=term: contrastive_loss(a, b, temperature=0.3, **options, **term).mean()
+        )
 
 
 @golden("family_dhel_kcl", form="dhel")
@@ -560,50 +595,20 @@ def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
 @golden("family_fast_clip", version="v2")
 def test_fast_clip_v2_moves_a_temperature_for_each_image_and_each_text(case):
     """As iSogCLR with u of e^((s - s+) / tau), and Adam in the place of momentum; u is kept over e^bound."""
-    n, rate, decays = case["N"], case["lr_tau"], (case["beta1"], case["beta2"])
-    u, first, second = np.zeros((3, 2, case["data"]))
-    tau = np.full((2, case["data"]), case["temperature"])
-    side = (np.arange(2)[:, None],)
-
-    def each(a, b, loss, tau):
-        options = dict(candidates="other_view", differentiate_temperature=True)
-        return contrastive_loss(a, b, loss, tau.reshape(-1), **options).reshape(2, n)
-
-    @jit
-    def now(a, b, tau):
-        """log u of a query, and E[s - s+] / tau, which is -tau times its derivative."""
-        mean = lambda c, count: c - jnp.log(count.astype(c.dtype))  # noqa: E731
-        values, pull = jax.vjp(lambda tau: each(a, b, mean, tau), tau)
-        return values, -tau * pull(jnp.ones_like(values))[0]
-
-    @jit
-    @functools.partial(jax.value_and_grad, argnums=(0, 1))
-    def theirs(a, b, tau, log_u):
-        ratio = lambda c, count: losses.fenchel_legendre(c, count, log_u.T) - log_u.T + 1  # noqa: E731
-        return each(a, b, ratio, tau).mean(1).sum()
-
+    options = dict(rate=case["lr_tau"], beta1=case["beta1"], beta2=case["beta2"], target=case["rho"])
+    options |= dict(tau=case["temperature"], min_tau=case["tau_min"], max_tau=case["tau_max"])
+    average = normalizer.fast_clip(gamma=decay_of(case, 2))
+    steps = Steps(case, "fenchel_legendre", average, rules.fast_clip_v2(1, **options), candidates.other_view)
     for step in range(case["steps"]):
-        z1, z2, index = case("z1")[step], case("z2")[step], case("index")[step]
-        here = (*side, index[None])
-        log_now, mean_logit = now(z1, z2, tau[here])
-        queries = (1 - decay_of(case, step)) * u[here] + decay_of(case, step) * np.exp(log_now)
-        value, slopes = theirs(z1, z2, tau[here], jnp.log(queries))
-        np.testing.assert_allclose(value, case("loss")[step], rtol=1e-9)
-        for found, name in zip(slopes, ("g1", "g2"), strict=True):
-            assert_norm_close(found / 2, case(name)[step], 1e-9, name)
-        slope = np.log(queries) + case["rho"] - np.exp(log_now) / queries * mean_logit
-        slope, epoch = np.clip(slope, -5, 5), step // 2
-        beta1, beta2 = decays if epoch else (0.0, 0.0)  # of Adam's means, whose count is the epoch's number
-        u[here] = queries
-        first[here] = beta1 * first[here] + (1 - beta1) * slope
-        second[here] = beta2 * second[here] + (1 - beta2) * slope**2
-        root = np.sqrt(second[here] / (1 - beta2 ** (epoch + 1)))
-        moved = rate * first[here] / (1 - beta1 ** (epoch + 1)) / (root + 1e-8)
-        tau[here] = np.clip(tau[here] - moved, case["tau_min"], case["tau_max"])
+        slopes = steps(*(case(name)[step] for name in ("z1", "z2", "index")))
+        for slope, name in zip(slopes, ("g1", "g2"), strict=True):
+            assert_norm_close(slope, case(name)[step], 1e-9, name)
         for view in (1, 2):
             kept = case(f"u{view}")[step] * np.exp(case(f"bound{view}")[step])
-            np.testing.assert_allclose(u[view - 1], kept, rtol=1e-9)
-            np.testing.assert_allclose(tau[view - 1], case(f"tau{view}")[step], rtol=1e-9)
+            np.testing.assert_allclose(steps.u()[view - 1], kept, rtol=1e-9)
+            tau = steps.states[0]["tau"][:, view - 1]
+            np.testing.assert_allclose(tau, case(f"tau{view}")[step], rtol=1e-9)
+    assert len(set(tau.tolist())) == case["data"]
 
 
 @golden("family_tempnet")
