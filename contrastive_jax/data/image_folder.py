@@ -243,14 +243,14 @@ def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -
 def has_images(place: pathlib.Path) -> bool:
     """Return whether a folder contains an image at any depth; hidden folders and links are skipped."""
     for here, below, names in os.walk(place):
-        _check_depth(here, place)
+        check_depth(here, place)
         below[:] = [name for name in below if not name.startswith(".")]
         if any(name.lower().endswith(EXTENSIONS) and not name.startswith(".") for name in names):
             return True
     return False
 
 
-def _check_depth(place: str, root: pathlib.Path) -> None:
+def check_depth(place: str, root: pathlib.Path) -> None:
     """Refuse endlessly nested folders, which a faulty file system or program creates."""
     if place.count(os.sep) - str(root).count(os.sep) > DEEPEST:
         shown = place if len(place) < 160 else f"{place[:80]}...{place[-40:]}"
@@ -259,7 +259,7 @@ def _check_depth(place: str, root: pathlib.Path) -> None:
         )
 
 
-def _not_listed(error: OSError) -> None:
+def not_listed(error: OSError) -> None:
     """Raise an error for a folder that cannot be listed, since its images would silently be missing."""
     raise OSError(
         error.errno, f"a folder of data.dir cannot be listed ({error.strerror})", error.filename
@@ -271,8 +271,8 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     paths: list[str] = []
     not_read: list[str] = []
     above: dict[str, set[str]] = {}  # folder to be listed -> real paths of the folders that contain it
-    for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
-        _check_depth(place, below_root)
+    for place, below, names in os.walk(below_root, followlinks=True, onerror=not_listed):
+        check_depth(place, below_root)
         for name in names:  # broken links without a suffix, such as one to a folder that is not mounted
             if (
                 not name.startswith(".")

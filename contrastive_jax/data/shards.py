@@ -22,7 +22,7 @@ from contrastive_jax.data.image_files import (
     numbered_groups,
     source_of,
 )
-from contrastive_jax.data.image_folder import TEST, check_links
+from contrastive_jax.data.image_folder import TEST, check_depth, check_links, not_listed
 from contrastive_jax.data.listing import label_names, parse_json
 from contrastive_jax.data.records import opened
 from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, White
@@ -169,16 +169,12 @@ def listed(dir: str) -> tuple[pathlib.Path, list[str]]:
         place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
         raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
 
-    def not_listed(error: OSError) -> None:
-        why = f"a folder of data.dir cannot be listed ({error.strerror})"
-        raise OSError(error.errno, why, error.filename) from error
-
-    found = [
-        pathlib.Path(place, name).relative_to(root).as_posix()
-        for place, _, names in os.walk(root, onerror=not_listed)
-        for name in names
-        if not name.startswith(".")
-    ]
+    found: list[str] = []
+    for place, below, names in os.walk(root, followlinks=True, onerror=not_listed):
+        check_depth(place, root)
+        below[:] = [name for name in below if not name.startswith(".")]
+        visible = (name for name in names if not name.startswith("."))
+        found += [pathlib.Path(place, name).relative_to(root).as_posix() for name in visible]
     packed = sorted(name for name in found if name.lower().endswith(PACKED))
     shards = sorted(name for name in found if name.endswith(".tar"))
     if packed:

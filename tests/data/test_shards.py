@@ -187,6 +187,14 @@ def test_one_shard_and_messages_of_places(tmp_path):
         (tmp_path / "links" / name).symlink_to(tmp_path / "one.tar")
     with pytest.raises(ValueError, match="b.tar and .*a.tar are the same file, through a link"):
         load(tmp_path / "links")
+    (tmp_path / "links/b.tar").unlink()
+    for name in (".hidden", "linked"):
+        (tmp_path / "links" / name).symlink_to(two := tmp_path / "two", target_is_directory=True)
+    shard(two / "c.tar", {"0.png": encoded()})
+    assert load(tmp_path / "links").train.paths.tolist() == ["a.tar/0.png", "linked/c.tar/0.png"]
+    (two / "circle").symlink_to(two, target_is_directory=True)
+    with pytest.raises((ValueError, OSError), match="are the same file, through a link|cannot be listed"):
+        load(tmp_path / "links")
 
 
 def test_samples_as_people_write_them(tmp_path):
