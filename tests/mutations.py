@@ -250,21 +250,26 @@ SUBSETS = of(
         "return swap",
     ),
 )
-SIMILARITY = of(
-    "contrast/similarity.py",
+DENSE = of(
+    "contrast/dense.py",
     "contrast/test_similarity.py",
     ("own group is kept", 'permitted = different if same_group == "exclude"', 'permitted = different if same_group == "keep"'),
     ("a guide masks nothing", "return permitted & ~(scores > guide.limit[:, None])", "return permitted",
      "contrast/test_guide.py"),
-    ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
-    ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
-     "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
     ("the contrast is rounded twice", "return scale_high * high + (small + logsumexp)", "return scale * above + logsumexp",
      "contrast/test_similarity.py losses/test_precision.py contrast/test_several_positives.py"),
     ("further positives include the query", "& (asks.row[:, None] != shown.row[None, :])", "& (asks.row[:, None] > -1)",
      "contrast/test_several_positives.py"),
     ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
+    run=True,
+)  # fmt: skip
+TILED = of(
+    "contrast/tiled.py",
+    "contrast/test_similarity.py",
+    ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
+    ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
+     "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
     run=True,
 )  # fmt: skip
 GUIDE = of(
@@ -804,7 +809,7 @@ DEVICES = [
 ]
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
-    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
