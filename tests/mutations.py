@@ -292,7 +292,7 @@ VARIANTS = of(
 BY_EXAMPLE = of(
     "contrast/by_example.py",
     "contrast/test_by_example.py losses/test_family_golden.py",
-    ("ESS of the wrong weights", "OUTCOMES[rule.reads](comparison, dtype)", 'OUTCOMES["ess_with_positive"](comparison, dtype)',
+    ("ESS of the wrong weights", "OF_BATCH[rule.reads](comparison, dtype)", 'OF_BATCH["ess_with_positive"](comparison, dtype)',
      "contrast/test_temperature.py training/test_step.py"),
     ("the first of two rows is kept", "last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)",
      "last = jnp.insert(ids[order[1:]] != ids[order[:-1]], 0, True)"),
@@ -807,12 +807,42 @@ DEVICES = [
         ("a task of several takes all GPUs", 'r"1(\\(x\\d+\\))?"', 'r".+"'),
     ),
 ]
+TWO_TOWERS = [
+    *of(
+        "models/towers.py",
+        "training/test_two_towers.py",
+        ("equal encoders begin alike", "networks[1].init(second_seed(seed), views[1])", "networks[1].init(seed, views[1])"),
+    ),
+    *of(
+        "evaluators/retrieval.py",
+        "training/test_two_towers.py",
+        ("equal cosines are found", "((cosine == best) & (np.arange(len(candidates)) < place))", "((cosine == best) & (place < 0))"),
+        ("chance draws with replacement", "wrong = len(candidates) - right[:, None] - np.arange(k)",
+         "wrong = len(candidates) - right[:, None] - 0 * np.arange(k)"),
+    ),
+    *of(
+        "contrast/diagnostics.py",
+        "training/test_two_towers.py",
+        ("tau learns DCL", "jnp.where(comparison.count > 0, weight * logit, 0.0)", "jnp.where(comparison.count > 0, logit, 0.0)"),
+    ),
+    *of(
+        "losses/sigmoid_pairs.py",
+        "training/test_two_towers.py",
+        ("the positive has no bias", "jax.nn.softplus(-(positive + bias))", "jax.nn.softplus(-positive)"),
+    ),
+    *of(
+        "training/recipe.py",
+        "training/test_two_towers.py",
+        ("views of a pair share a key", 'zlib.crc32(b"second")', "0"),
+        run=True,
+    ),
+]  # fmt: skip
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
 ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import CHOICES, NAMED, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import known_losses
-from contrastive_jax.evaluators import measures, protocols
+from contrastive_jax.evaluators import measures, pairs, protocols
 from contrastive_jax.kinds import parameters, refusal, short
 from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
@@ -257,7 +257,7 @@ def check_names(settings: Mapping[str, Any], find: Finder) -> None:
 def unknown(path: str, name: Any) -> str:
     """Return the error message for a name that is not a function of a section's module."""
     section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
-    modules = {"augment": [presets, arrays], "evaluators": [protocols, measures]}.get(section) or [
+    modules = {"augment": [presets, arrays], "evaluators": [protocols, measures, pairs]}.get(section) or [
         CHOICES[section]
     ]
     known = sorted(name for module in modules for name in functions_of(module))

@@ -38,9 +38,9 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
       The digests, or None if rows are not files and would have to be decoded.
     """
     if isinstance(train, Split):
-        rows = _mapped(
-            lambda part: _of_arrays(train.image[part], train.label[part], train.group[part]), len(train)
-        )
+        second = train.made.tables if train.paired else ()
+        held = (train.image, train.label, train.group, *second)
+        rows = _mapped(lambda part: _of_arrays(*(array[part] for array in held)), len(train))
         return {"rows": rows}
     files = getattr(train.records, "files", None)
     if files is None:

@@ -15,6 +15,7 @@ from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.scikit_digits import digits
 from contrastive_jax.data.shards import webdataset
 from contrastive_jax.data.split import Split, numbers
+from contrastive_jax.data.split import pairs as paired
 from contrastive_jax.data.storage import Source, held_out, one_shape, streams
 from contrastive_jax.data.tfds_images import tfds
 from contrastive_jax.kinds import parameters
@@ -60,6 +61,8 @@ def from_arrays(
     test_images: np.ndarray | None = None,
     test_labels: np.ndarray | None = None,
     *,
+    pairs: np.ndarray | None = None,
+    test_pairs: np.ndarray | None = None,
     name: str = "arrays",
 ) -> Source:
     """Return a data set made from arrays, for your own function given as ``data.name=module:function``.
@@ -69,26 +72,42 @@ def from_arrays(
             any shape.
         labels: ``[n]`` integers from 0, -1 for no label, or ``[n, C]`` of 0 and 1; None: no labels.
         test_images, test_labels: the same for the test examples; None: no test examples.
+        pairs, test_pairs: second arrays ``[n, ...]``, integers or floats, the pairs of the examples, for
+            ``second_encoder``; None: no pairs.
         name: name of the data set.
 
     Raises:
-        ValueError: other shapes or dtypes, training and test examples or labels of different shapes, or test
-            labels without test images.
+        ValueError: other shapes or dtypes, training and test examples or labels of different shapes, test
+            labels without test images, or pairs of one split only.
     """
     if test_labels is not None and test_images is None:
         raise ValueError("test_labels are given without test_images; pass both")
     for argument, given in (("labels", labels), ("test_labels", test_labels)):
         if given is not None and np.asarray(given).dtype.kind not in "iub":
             raise ValueError(f"{argument} are {np.asarray(given).dtype}; they must be whole numbers")
-    train = Split(numbers(np.asarray(images), "images"), labels)
-    test = (
-        None if test_images is None else Split(numbers(np.asarray(test_images), "test_images"), test_labels)
-    )
-    if test is not None and test.example != train.example:
-        raise ValueError(
-            f"training images are {train.example} and test images are {test.example}; they must have one"
-            " shape"
+    if test_pairs is not None and test_images is None:
+        raise ValueError("test_pairs are given without test_images; pass both")
+    if test_images is not None and (pairs is None) != (test_pairs is None):
+        raise ValueError("pairs are given for one split only; pass pairs and test_pairs")
+
+    def split(name: str, images: np.ndarray, labels: np.ndarray | None, second: np.ndarray | None) -> Split:
+        first = numbers(np.asarray(images), name)
+        return (
+            Split(first, labels)
+            if second is None
+            else paired(first, numbers(np.asarray(second), "pairs"), labels)
         )
+
+    train = split("images", images, labels, pairs)
+    test = None if test_images is None else split("test_images", test_images, test_labels, test_pairs)
+    for number in (0, 1) if train.paired else (0,):
+        here = train.of_pair(number).example
+        there = here if test is None else test.of_pair(number).example
+        if here != there:
+            what = "second arrays" if number else "images"
+            raise ValueError(
+                f"training {what} are {here} and test {what} are {there}; they must have one shape"
+            )
     if test is not None and labels is not None and test_labels is not None:
         if test.label.shape[1:] != train.label.shape[1:]:
             raise ValueError(
