@@ -249,6 +249,7 @@ def _check_data(
 ) -> None:
     """Refuse a config with other data than the workdir's run, unless the command line sets the difference."""
     from contrastive_jax import config as configs
+    from contrastive_jax import data
 
     hint = "leave --config out to use the run's own, or set"
     name, of_the_run = now.data.name, run.data.name
@@ -260,7 +261,7 @@ def _check_data(
             )
         return
     of_others = {"data", "data.name"} | (
-        {"data.dir"} if name == "folder" else set()
+        {"data.dir"} if name in data.FILES else set()
     )  # other images are intended
     if mode in ("evaluate", "embed") and not told & of_others:
         sections = (settings.only("data", "compose") for settings in (run, now))

@@ -41,6 +41,7 @@ BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, co
 ELSEWHERE = {  # the tests that run their Python
     "docs/export.md": "tests/commands/test_export.py",
     "docs/how_to/arrays.md": "tests/test_own_arrays.py",
+    "docs/how_to/two_towers.md": "tests/training/test_two_towers.py",
     "docs/how_to/your_tools.md": "tests/training/test_on_log.py",
     "README.md": "tests/test_readme.py",
 }
@@ -252,7 +253,7 @@ def test_the_reference_names_what_there_is(page):
 
 
 def test_the_ledger_of_assumptions_has_every_replication():
-    ours = {"arrays", "digits", "flatclr_digits", "folder"}  # of no paper
+    ours = {"arrays", "digits", "flatclr_digits", "folder", "pairs"}  # of no paper
     found = hooks.assumed_by_configs()
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} - ours == set(found)
     page = hooks.assumptions()

@@ -207,10 +207,12 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     train = run.source.train
     size = "x".join(map(str, train.shape)) if None not in train.shape else "of different sizes"
     kind = "images" if train.example.is_image else f"{train.example.dtype} examples"
-    yield f"data\n  {run.source.name}: {len(train):,} {kind} {size}, {len(run.source.classes)} classes"
-    views = run.recipe.views
-    counts = (views.count, views.local.count) if views.local else (views.count,)
-    sizes = ("x".join(map(str, view.shape)) for view, *_ in run.recipe.encoded)
+    second = f", pairs with {run.source.of_pair(1).train.example}" if run.source.paired else ""
+    yield f"data\n  {run.source.name}: {len(train):,} {kind} {size}{second}, {len(run.source.classes)} classes"
+    views, sizes = run.recipe.views, ["x".join(map(str, view.shape)) for view, *_ in run.recipe.encoded]
+    counts = (
+        (1, 1) if run.source.paired else (views.count, views.local.count) if views.local else (views.count,)
+    )
     together = " and ".join(f"{count} of {size}" for count, size in zip(counts, sizes, strict=True))
     pairs = run.recipe.directions
     yield f"  views of an example: {together}; {pairs} pair{'s' * (pairs != 1)} of a query and a key"

@@ -332,7 +332,7 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
         saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
-        source, layer = source_of(settings), options.layer
+        source, layer = source_of(settings).of_pair(0), options.layer  # of pairs, the first arrays
         name, split = shown(source)
         rows = np.sort(np.random.default_rng(0).permutation(len(split))[: options.images])
         network = encoder.network_of(saved.settings)

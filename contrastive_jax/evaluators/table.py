@@ -63,7 +63,7 @@ def scores(
     for subject in subjects:
         of_row = by_subject[subject.name] = {}
         for name, judge in evaluators.items():
-            of_row[name] = _judged(judge, subject)
+            of_row[name] = judged(judge, subject)
             done(subject.name, name, of_row[name])
     return by_subject
 
@@ -112,7 +112,8 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def _judged(judge: Callable[[EvaluationData], dict], subject: EvaluationData) -> dict:
+def judged(judge: Callable[[Any], dict], subject: Any) -> dict:
+    """Return the result of one evaluator; ``{"failed": reason}`` for any error but one of the file system."""
     try:
         return checked(judge(subject))
     except OSError:  # an error of the file system ends the run

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from contrastive_jax import data, models
 from contrastive_jax.data import stream
 from contrastive_jax.system import limits
+from contrastive_jax.training import pairs
 from contrastive_jax.training.encoder import network_of
 from contrastive_jax.training.program import IN_FLIGHT
 from contrastive_jax.training.run import Run
@@ -267,9 +268,11 @@ def model_flops(run: Run) -> float:
     averaged target as one. Recomputation (``train.remat``, ``train.microbatches``), augmentation, loss and
     optimizer are not counted, so that they do not increase the utilisation (Chowdhery et al. 2022, appendix B).
     """
-    network = network_of(run.settings)
+    networks = [network_of(tower) for tower, _ in pairs.towers(run.settings, run.source)]
+    encoded = run.recipe.encoded  # of pairs, one view for each network
     return sum(
-        (3 * online + target) * _forward_flops(network, view) for view, online, target in run.recipe.encoded
+        (3 * online + target) * _forward_flops(network, view)
+        for network, (view, online, target) in zip(networks * len(encoded), encoded, strict=False)
     )
 
 
