@@ -72,7 +72,8 @@ def without(tree: PyTree, *fields: str) -> PyTree:
 class Batch:
     """Batch of examples for one step."""
 
-    image: Array  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] if the host crops the views
+    image: PyTree  # [B, ...]: images are [B, h, w, c] uint8, or [B, W, h, w, c] if the host crops the views; pairs
+    # are a tuple of two arrays
     label: Array  # [B] int32, -1 if unlabelled; [B, C] uint8 for multi-label data
     id: Array  # [B] int32, number of the example in its data set; augmentation keys derive from it
     group: Array  # [B] int32; examples of one group are never each other's negatives

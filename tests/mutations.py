@@ -250,21 +250,26 @@ SUBSETS = of(
         "return swap",
     ),
 )
-SIMILARITY = of(
-    "contrast/similarity.py",
+DENSE = of(
+    "contrast/dense.py",
     "contrast/test_similarity.py",
     ("own group is kept", 'permitted = different if same_group == "exclude"', 'permitted = different if same_group == "keep"'),
     ("a guide masks nothing", "return permitted & ~(scores > guide.limit[:, None])", "return permitted",
      "contrast/test_guide.py"),
-    ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
-    ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
-     "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
     ("the contrast is rounded twice", "return scale_high * high + (small + logsumexp)", "return scale * above + logsumexp",
      "contrast/test_similarity.py losses/test_precision.py contrast/test_several_positives.py"),
     ("further positives include the query", "& (asks.row[:, None] != shown.row[None, :])", "& (asks.row[:, None] > -1)",
      "contrast/test_several_positives.py"),
     ("the sum of further positives is absolute", "jnp.where(permitted, score - reference[:, None], 0), axis=-1))",
      "jnp.where(permitted, score, 0), axis=-1))", "contrast/test_several_positives.py"),
+    run=True,
+)  # fmt: skip
+TILED = of(
+    "contrast/tiled.py",
+    "contrast/test_similarity.py",
+    ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
+    ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
+     "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
     run=True,
 )  # fmt: skip
 GUIDE = of(
@@ -287,7 +292,7 @@ VARIANTS = of(
 BY_EXAMPLE = of(
     "contrast/by_example.py",
     "contrast/test_by_example.py losses/test_family_golden.py",
-    ("ESS of the wrong weights", "OUTCOMES[rule.reads](comparison, dtype)", 'OUTCOMES["ess_with_positive"](comparison, dtype)',
+    ("ESS of the wrong weights", "OF_BATCH[rule.reads](comparison, dtype)", 'OF_BATCH["ess_with_positive"](comparison, dtype)',
      "contrast/test_temperature.py training/test_step.py"),
     ("the first of two rows is kept", "last = jnp.append(ids[order[1:]] != ids[order[:-1]], True)",
      "last = jnp.insert(ids[order[1:]] != ids[order[:-1]], 0, True)"),
@@ -680,6 +685,42 @@ ENCODERS = [
         ("a statistic may change its type", "if (old.shape, old.dtype) != (new.shape, new.dtype):", "if old.shape != new.shape:"),
     ),
     *of(
+        "data/shards.py",
+        "data/test_shards.py",
+        ("a shard that is cut off is read", 'if not rest.startswith(b"\\0" * BLOCK):', "if False:"),
+        ("joined archives lose images", 'if rest.strip(b"\\0"):', "if False:"),
+        ("a path leaves the archive", 'if name.startswith("/") or ".." in name.split("/") or "\\0" in name:', "if False:"),
+        ("a link is an image", "if not one.isreg() or one.issparse():", "if False:"),
+        ("a member beyond the end", "if one.offset_data <= after or one.size < 0 or one.offset_data + one.size > length:", "if False:"),
+        ("a member occurs twice", "if own.setdefault(extension.lower(), member) is not member:", "if own.setdefault(extension.lower(), member) is None:"),
+        ("a label may be of any size", "if member.size > TEXT:", "if False:"),
+        ("an image goes on behind its end", "some = self._read(min(len(buffer), self._size - self._at))", "some = self._read(len(buffer))"),
+        ("a shorter shard is an image", "if len(some) < count:", "if False:"),
+        ("test shards are trained on", "if both := sorted({*train} & {*test}):", "if both := []:"),
+        ("shards without a word are left out", "if (worded and neither) or (tests and not worded):", "if tests and not worded:"),
+    ),
+    *of(
+        "data/arrow_tables.py",
+        "data/test_arrow_tables.py",
+        ("offsets are not checked", "table.validate(full=True)", "table.validate()"),
+        ("a file outside the folder", ' and not {*name} & {*"/', ' and not {*""} & {*"/'),
+        ("a file is read twice", "if len({*names}) < len(names):\n        raise ValueError(\n", "if False:\n        raise ValueError(\n"),
+        ("a label outside its classes", "or not 0 <= one < len(classes)]", "]"),
+        ("the second batch is the first", "return batch, stored - int(self._starts[batch])", "return batch, 0"),
+        ("a test split without labels", "if any(one.labels) or not any(train.labels)), None)", "), None)"),
+    ),
+    *of(
+        "data/same.py",
+        "data/test_same.py data/test_shards.py",
+        ("an image is the start of its shard", "digest.update(file.read())", "digest.update(b'')"),
+    ),
+    *of(
+        "commands/export.py",
+        "commands/test_timm_folder.py",
+        ("numbers of another step on the card", 'measured = result if result.get("step") == saved.step else {}', "measured = result"),
+        ("timm computes another function", "if for_timm and (otherwise := differences(trained)):", "if False:"),
+    ),
+    *of(
         "training/encoder.py",
         "commands/test_export.py",
         ("replicas are read as one run", 'if count := len(meta.get("replicas", ())):', "if count := 0:"),
@@ -766,12 +807,42 @@ DEVICES = [
         ("a task of several takes all GPUs", 'r"1(\\(x\\d+\\))?"', 'r".+"'),
     ),
 ]
+TWO_TOWERS = [
+    *of(
+        "models/towers.py",
+        "training/test_two_towers.py",
+        ("equal encoders begin alike", "networks[1].init(second_seed(seed), views[1])", "networks[1].init(seed, views[1])"),
+    ),
+    *of(
+        "evaluators/retrieval.py",
+        "training/test_two_towers.py",
+        ("equal cosines are found", "((cosine == best) & (np.arange(len(candidates)) < place))", "((cosine == best) & (place < 0))"),
+        ("chance draws with replacement", "wrong = len(candidates) - right[:, None] - np.arange(k)",
+         "wrong = len(candidates) - right[:, None] - 0 * np.arange(k)"),
+    ),
+    *of(
+        "contrast/diagnostics.py",
+        "training/test_two_towers.py",
+        ("tau learns DCL", "jnp.where(comparison.count > 0, weight * logit, 0.0)", "jnp.where(comparison.count > 0, logit, 0.0)"),
+    ),
+    *of(
+        "losses/sigmoid_pairs.py",
+        "training/test_two_towers.py",
+        ("the positive has no bias", "jax.nn.softplus(-(positive + bias))", "jax.nn.softplus(-positive)"),
+    ),
+    *of(
+        "training/recipe.py",
+        "training/test_two_towers.py",
+        ("views of a pair share a key", 'zlib.crc32(b"second")', "0"),
+        run=True,
+    ),
+]  # fmt: skip
 MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
-    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *SIMILARITY, *SCORES, *PAIRWISE, *DIAGNOSTICS,
+    *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
 ]  # fmt: skip
 
 

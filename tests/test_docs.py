@@ -41,6 +41,7 @@ BLOCKS = [(page, language, code) for page, text in TEXT.items() for language, co
 ELSEWHERE = {  # the tests that run their Python
     "docs/export.md": "tests/commands/test_export.py",
     "docs/how_to/arrays.md": "tests/test_own_arrays.py",
+    "docs/how_to/two_towers.md": "tests/training/test_two_towers.py",
     "docs/how_to/your_tools.md": "tests/training/test_on_log.py",
     "README.md": "tests/test_readme.py",
 }
@@ -252,7 +253,7 @@ def test_the_reference_names_what_there_is(page):
 
 
 def test_the_ledger_of_assumptions_has_every_replication():
-    ours = {"arrays", "digits", "flatclr_digits", "folder"}  # of no paper
+    ours = {"arrays", "digits", "flatclr_digits", "folder", "pairs"}  # of no paper
     found = hooks.assumed_by_configs()
     assert {path.stem for path in (ROOT / "configs").glob("*.py")} - ours == set(found)
     page = hooks.assumptions()
@@ -286,3 +287,18 @@ def test_docstrings_become_markdown():
     pytest.importorskip("griffe", reason="the extra docs is not installed")
     markdown = module_of(ROOT / "docs" / "hooks" / "docstrings.py").markdown
     assert markdown("see :func:`~a.b` and ``c = 1``") == "see `a.b` and `c = 1`"
+
+
+def test_code_breaks_between_words():
+    def marked(html):
+        return hooks.CODE.sub(hooks.breakable, html)
+
+    short = "<code>dual_temperature</code>"
+    assert marked(short) == short
+    assert marked("<code>contrastive_loss(a, b)</code>") == "<code>contrastive_<wbr>loss(<wbr>a, b)</code>"
+    option = '<span class="whole">--config</span>'
+    assert marked("<code>x --config.augment.local_size=3</code>") == (
+        f"<code>x {option}.<wbr>augment.<wbr>local_<wbr>size=<wbr>3</code>"
+    )
+    block = '<pre><code>a <span class="o">=</span> --config.seed=long_enough_to_break</code></pre>'
+    assert marked(block) == block.replace("--config", option)

@@ -42,6 +42,11 @@ def _check(name: str, examples: np.ndarray | None, axes: tuple[int, ...], floats
         )
 
 
+def unchanged(examples: np.ndarray | None) -> Function:
+    """The example itself, without augmentation: for pairs, whose views are two arrays."""
+    return lambda key, example: jnp.stack([example] * VIEWS)
+
+
 @checked("augment")
 def scarf(examples: np.ndarray | None, *, corruption: Fraction = 0.6, bank: Count = 10_000) -> Function:
     """SCARF (Bahri et al., 2022, algorithm 1): views of a table's row are the row and a corrupted copy.

@@ -18,13 +18,13 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, sharding
+from contrastive_jax import augment, data, distributed, models, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
-from contrastive_jax.training import encoder
+from contrastive_jax.training import encoder, pairs
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote
 
@@ -43,13 +43,15 @@ def embed(
     ``embed.layers``, under the layer's name; ``label`` [n] int32, -1 for unlabelled images ([n, C] for a
     multi-label set); ``id`` [n] int32; ``path`` [n], if the images are files; ``classes``; ``config`` (JSON
     text: the network's sections, and ``data`` and ``compose`` of these images); ``checkpoint`` (text); and
-    ``step`` (-1 if unknown).
+    ``step`` (-1 if unknown). For pairs it also holds the features of the second arrays by the second encoder, under
+    the layer's name after ``second_``.
 
     Returns:
       ``{split: path}``.
 
     Raises:
-      ValueError: a missing layer or split, images that the encoder cannot read, or ``data.corrupt="replace"``.
+      ValueError: a missing layer or split, images that the encoder cannot read, pairs for one encoder or no pairs
+        for two, or ``data.corrupt="replace"``.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
     settings = configs.settings_of(config)
@@ -64,24 +66,33 @@ def embed(
     if distributed.first():
         workdirs.check_writable(workdir, output)
     source = source_of(settings)
-    splits, layers = chosen_splits(settings, source), chosen_layers(settings, known)
+    pairs.check_data(known, source)
+    splits, layers = chosen_splits(settings, source.of_pair(0)), chosen_layers(settings, known)
     images = settings.only("data", "compose")  # of the given config, not of the training run
     mesh, written = sharding.make_mesh(), {}
     with jax.set_mesh(mesh):
-        saved = encoder.read(path, sharding=sharding.named(mesh, sharding.REPLICATED))
+        everywhere = sharding.named(mesh, sharding.REPLICATED)
+        saved = encoder.read(path, sharding=everywhere)
         encoder.check_example(saved.example, source, path)
+        second = encoder.read(path, second=True, sharding=everywhere) if source.paired else None
+        if second is not None:
+            encoder.check_example(second.example, source.of_pair(1), path)
         if (note := encoder.size_note(settings, saved.settings)) and distributed.first() and not quiet:
             workdirs.log(note)
         section = encoder.view_of(saved, settings)
-        view = call(augment.make_eval, "augment", section)
         about = {
             "classes": np.array(source.classes, str),
-            "config": json.dumps(saved.settings.to_dict() | {"augment": dict(section), **images}),
+            "config": json.dumps(known.to_dict() | {"augment": dict(section), **images}),
             "checkpoint": str(path),
             "step": -1 if saved.step is None else saved.step,
         }
         for name, split in splits.items():
-            arrays = of_split(saved, split, view, layers, settings.evaluate.batch_size)
+            arrays = of_split(saved, split, section, layers, settings.evaluate.batch_size)
+            if second is not None:
+                view = encoder.view_of(second, pairs.tower(settings, 1))
+                other = getattr(source.of_pair(1), name)
+                of_second = of_split(second, other, view, layers, settings.evaluate.batch_size)
+                arrays |= {f"{models.SECOND}{layer}": of_second[layer] for layer in layers}
             file = f"embeddings_{name}.npz"
             written[name] = remote.place(folder, file)
             if distributed.first():
@@ -112,9 +123,13 @@ def _is_of(file: pathlib.Path, settings: Settings) -> bool:
 
 
 def of_split(
-    saved: encoder.Saved, split: Any, view: Any, layers: tuple[str, ...], batch_size: int
+    saved: encoder.Saved, split: Any, section: Mapping[str, Any], layers: tuple[str, ...], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Compute features by layer, labels, ids and (if images are files) paths of a split, in host memory."""
+    """Compute features by layer, labels, ids and (if images are files) paths of a split, in host memory.
+
+    ``section``: the section ``augment`` of the evaluation view.
+    """
+    view = call(augment.make_eval, "augment", section)
     encode = Partial(encoder.network_of(saved.settings).encode, saved.params, saved.stats)
     batch_size = features.batch_rows(min(batch_size, len(split)))
     encoded, label = features.encode_rows(

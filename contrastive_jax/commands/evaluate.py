@@ -13,18 +13,29 @@ import numpy as np
 from etils import epath
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, distributed, sharding
+from contrastive_jax import data, distributed, models, sharding
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.evaluators.table import of_runs
-from contrastive_jax.training import encoder
+from contrastive_jax.training import encoder, pairs
 from contrastive_jax.training.evaluation import Evaluator
+from contrastive_jax.training.pair_evaluation import PairEvaluator, evaluator_of
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote, replicas
 
 OF_THE_IMAGES = ("data", "compose")
 # Sections that determine an encoder; "seed" determines its initial weights.
-OF_THE_ENCODER = ("encoder", "projector", "predictor", "norm", "dtype", "augment", "seed")
+OF_THE_ENCODER = (
+    "encoder",
+    "projector",
+    "predictor",
+    "norm",
+    "dtype",
+    "augment",
+    "seed",
+    "second_encoder",
+    "second_augment",
+)
 
 
 @remote.supports_remote
@@ -83,7 +94,7 @@ def evaluate(
 
 def _judged(
     settings: Settings, workdir: Any, quiet: bool, output: Any = None
-) -> tuple[Evaluator, dict[str, Any]]:
+) -> tuple[Evaluator | PairEvaluator, dict[str, Any]]:
     """Evaluate one encoder, and write the results to ``output`` (default: the workdir) and return them."""
     began, path = time.perf_counter(), settings.evaluate.checkpoint or workdir
     first = distributed.first()
@@ -93,8 +104,10 @@ def _judged(
     if first:
         workdirs.check_writable(workdir, output)
     with jax.set_mesh(mesh):
-        evaluator = Evaluator(as_trained(settings, trained, log), source_of(settings), mesh)
-        if not evaluator.has_labels:
+        chosen, source = as_trained(settings, trained, log), source_of(settings)
+        pairs.check_data(chosen, source)
+        evaluator = evaluator_of(chosen, source, mesh)
+        if not evaluator.evaluates:
             raise ValueError(f"data.name={settings.data.name!r} has no labelled test images to evaluate on.")
         saved = restored(path, evaluator)
         log(path if saved.step is None else f"step {saved.step} of {path}")
@@ -172,13 +185,17 @@ def changed(
     ]
 
 
-def restored(path: str, evaluator: Evaluator) -> encoder.Saved:
-    """Restore encoder, projector and predictor.
+def restored(path: str, evaluator: Evaluator | PairEvaluator, second: bool = False) -> encoder.Saved:
+    """Restore encoder, projector and predictor, of both encoders for pairs; ``second``: which encoder is alone.
 
     Raises:
       ValueError: examples that the encoder cannot read, or weights of another shape than the config's network.
     """
-    saved = encoder.read(path, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
+    if isinstance(evaluator, PairEvaluator):
+        first, other = (restored(path, tower, bool(number)) for number, tower in enumerate(evaluator.towers))
+        params, stats = models.joined(first.params, other.params), models.joined(first.stats, other.stats)
+        return first._replace(params=params, stats=stats)
+    saved = encoder.read(path, second=second, sharding=sharding.named(evaluator.mesh, sharding.REPLICATED))
     encoder.check_example(saved.example, evaluator.source, path)
     expected = evaluator.network.shapes(evaluator.reads)
     found = saved.params | {"probe": {}}, saved.stats | {"probe": {}}

@@ -44,7 +44,7 @@ def preview(
       ValueError: an option out of range, or examples that are not images.
     """
     settings = configs.settings_of(config)
-    source = source_of(settings)
+    source = source_of(settings).of_pair(0)  # of pairs, the first arrays
     if "size" not in settings.augment.options:
         raise ValueError(
             f"augment.preset is {settings.augment.name!r}; --mode=preview draws images, and these"

@@ -93,6 +93,8 @@ class Settings:
     compose = _Function()
     augment = _Function()
     encoder = _Function()
+    second_augment = _Function()  # of the second arrays of pairs
+    second_encoder = _Function()
     projector = _Function()
     predictor = _Function()
     critic = _Function()

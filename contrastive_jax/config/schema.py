@@ -21,7 +21,7 @@ from contrastive_jax.config.identity import leaves
 from contrastive_jax.config.settings import CHOICES, NAMED, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import known_losses
-from contrastive_jax.evaluators import measures, protocols
+from contrastive_jax.evaluators import measures, pairs, protocols
 from contrastive_jax.kinds import parameters, refusal, short
 from contrastive_jax.lookup import functions_of, is_own
 from contrastive_jax.models import heads, norm
@@ -31,8 +31,8 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 LEAVES = {
     "loss.*.weight": "weight of this term in the training loss.",
     "evaluators.*.name": "function that computes this column, from contrastive_jax.evaluators.protocols or measures.",
-    "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
-    " name of a prepared set (cifar10).",
+    "data.name": "Data set: digits (inside scikit-learn, no download), folder, webdataset, huggingface, arrays,"
+    " tfds, synthetic, or the TFDS name of a prepared set (cifar10).",
 }
 LEAVES |= {  # the first line of the docstring of the functions' module
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."
@@ -257,7 +257,7 @@ def check_names(settings: Mapping[str, Any], find: Finder) -> None:
 def unknown(path: str, name: Any) -> str:
     """Return the error message for a name that is not a function of a section's module."""
     section, leaf = path.partition(".")[0], f"{path}.{'preset' if path == 'augment' else 'name'}"
-    modules = {"augment": [presets, arrays], "evaluators": [protocols, measures]}.get(section) or [
+    modules = {"augment": [presets, arrays], "evaluators": [protocols, measures, pairs]}.get(section) or [
         CHOICES[section]
     ]
     known = sorted(name for module in modules for name in functions_of(module))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict, config_dict
 
 from contrastive_jax import augment, data, evaluators, kinds
+from contrastive_jax.augment import arrays
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import (
@@ -26,13 +27,15 @@ from contrastive_jax.contrast import (
 from contrastive_jax.contrast.terms import canonical, find_loss
 from contrastive_jax.data import compose
 from contrastive_jax.lookup import find, functions_of, is_own, own
-from contrastive_jax.models import critics, encoders, norm
+from contrastive_jax.models import critics, encoders, norm, second_encoders
 from contrastive_jax.optim import optimizers, schedules
 
 # Sections that name a function of a module; their leaves are that function's options.
 CHOICES = {
     "compose": compose,
     "encoder": encoders,
+    "second_augment": arrays,
+    "second_encoder": second_encoders,
     "critic": critics,
     "target": target,
     "candidates": candidates,
@@ -132,6 +135,8 @@ def base() -> ConfigDict:
                 "variant": "torchvision",
                 "zero_init": True,
             },
+            "second_augment": {"name": "unchanged"},
+            "second_encoder": {"name": "none"},
             "projector": {"layers": 2, "hidden": 0, "out": 128, "norm": "all", "widths": ()},
             "predictor": {"layers": 0, "hidden": 0, "out": 0, "norm": "hidden", "widths": ()},
             "critic": {"name": "none"},

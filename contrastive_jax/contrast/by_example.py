@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.comparison import Comparison
-from contrastive_jax.contrast.diagnostics import OUTCOMES, query_kl_from_uniform
+from contrastive_jax.contrast.diagnostics import READABLE as OF_BATCH
+from contrastive_jax.contrast.diagnostics import query_kl_from_uniform
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.temperature import Temperature
 from contrastive_jax.sharding import replicate, rows_sharding
@@ -53,7 +54,7 @@ def keep_temperature(
         return KeptTemperature(
             rule.init,
             lambda state, ids: state,
-            lambda comparison, u: OUTCOMES[rule.reads](comparison, dtype),
+            lambda comparison, u: OF_BATCH[rule.reads](comparison, dtype),
             lambda state, ids, step, outcome: rule.update(state, step, outcome),
         )
 

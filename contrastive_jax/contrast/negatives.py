@@ -11,11 +11,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from contrastive_jax.contrast.dense import permitted_candidates
 from contrastive_jax.contrast.scores import Transformed
 from contrastive_jax.contrast.similarity import (
     further_positives,
     negative_statistics,
-    permitted_candidates,
     selected_scores,
     selected_statistics,
     several_statistics,

@@ -23,9 +23,8 @@ from contrastive_jax.contrast.similarity import (
     chosen_engine,
     negative_statistics,
     normalize,
-    on_devices,
-    tiles,
 )
+from contrastive_jax.contrast.tiled import on_devices, tiles
 from contrastive_jax.types import Array, Pool
 
 SIDES = ("positives", "both")

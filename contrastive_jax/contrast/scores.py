@@ -31,6 +31,11 @@ class Transform(NamedTuple):
     cosine_only: bool = False  # requires cosine scores
 
 
+def same(score: Array, positive: Array, temperature: Array) -> Array:
+    """Return the score: the transform of negatives that changes nothing."""
+    return score
+
+
 class Transformed(NamedTuple):
     """A transform in the form that engines apply; see :mod:`contrastive_jax.contrast.transform`.
 

@@ -2,7 +2,7 @@
 
 A rule is three functions: ``init() -> state``; ``value(state, step, alignment) -> tau``, called before the
 comparison; and ``update(state, step, outcome) -> state``, called after it with a scalar of the comparison
-(``reads``, a key of ``diagnostics.OUTCOMES``, by default the ESS). No gradient flows through tau.
+(``reads``, a key of ``diagnostics.READABLE``, by default the ESS). No gradient flows through tau.
 
 A rule ``per`` example has a state for each example, and a rule ``per`` query one for each view of an example;
 ``init`` returns the state of one. ``value`` and ``update`` work elementwise on the arrays of a batch: states,
@@ -15,6 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from contrastive_jax.contrast import temperature_logs
 from contrastive_jax.kinds import Decay, Fraction, Gt, Lt, NonNegative, Positive, PositiveFraction, checked
@@ -27,7 +28,7 @@ class Temperature(NamedTuple):
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
     update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
-    reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES, or of by_example.READABLE
+    reads: str = "ess"  # the outcome, a key of diagnostics.READABLE, or of by_example.READABLE
     per: Literal["batch", "example", "query"] = "batch"  # unit that has its own state and tau
     cosine_only: bool = False  # requires cosine scores
 
@@ -180,6 +181,47 @@ def ess(
         return {"beta": jnp.clip(beta, 1.0 / max_tau, 1.0 / min_tau).astype(state["beta"].dtype)}
 
     return Temperature(init, value, update)
+
+
+@checked("temperature")
+def learnt(
+    total_steps: int,
+    *,
+    tau: Positive = 0.07,
+    rate: Positive = 1e-3,
+    min_tau: Positive = 0.01,
+    max_tau: Positive = 10.0,
+) -> Temperature:
+    """Temperature learnt by gradient descent on InfoNCE, as CLIP does (Radford et al. 2021, section 2.3).
+
+    log(1 / tau) takes steps of Adam with CLIP's decays, 0.9 and 0.98, and its epsilon, 1e-6, along the derivative of
+    the queries' mean InfoNCE, whatever the loss is. CLIP's schedule also applies to it; here the rate is constant.
+
+    Args:
+      total_steps: length of the run.
+      tau: initial temperature.
+      rate: Adam's learning rate of log(1 / tau).
+      min_tau: lower clamp.
+      max_tau: upper clamp.
+    """
+    _check_clamps(tau, min_tau, max_tau)
+    adam = optax.adam(rate, b1=0.9, b2=0.98, eps=1e-6)
+
+    def init():
+        scale = jnp.asarray(-np.log(tau), jnp.result_type(float))
+        return {"log_scale": scale, "adam": adam.init(scale)}
+
+    def update(state, step, slope):
+        change, moments = adam.update(slope.astype(state["log_scale"].dtype), state["adam"])
+        scale = jnp.clip(state["log_scale"] + change, -np.log(max_tau), -np.log(min_tau))
+        return {"log_scale": scale.astype(state["log_scale"].dtype), "adam": moments}
+
+    return Temperature(
+        init,
+        lambda state, step, alignment: jnp.exp(-state["log_scale"]),
+        update,
+        reads="info_nce_slope",
+    )
 
 
 @checked("temperature")

@@ -128,6 +128,8 @@ ALIASES = {
     "hardnegative": "hard_nce",
     "debiasedcontrastive": "debiased",
     "swd": "sliced_wasserstein",
+    "siglip": "sigmoid",
+    "sigmoidloss": "sigmoid",
 }
 
 

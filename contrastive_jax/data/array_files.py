@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from contrastive_jax.data.split import Split, numbers, stratified
+from contrastive_jax.data.split import Split, numbers, pairs, stratified
 from contrastive_jax.data.storage import Source, held_out
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 from contrastive_jax.lookup import near
@@ -23,8 +23,11 @@ def arrays(
     key: str = "x",
     label_key: str = AUTO,
     group_key: str = "",
+    pair_key: str = "",
     test_key: str = AUTO,
     test_label_key: str = AUTO,
+    test_group_key: str = AUTO,
+    test_pair_key: str = AUTO,
     test_fraction: Decay = 0.0,
     split_seed: CountOrZero = 0,
     validation: Decay = 0.0,
@@ -43,8 +46,15 @@ def arrays(
             "auto": y if the file has it; "": no labels.
         group_key: key of their groups, [n] integers or texts: examples of one group are not negatives of each
             other and are held out together; "": each example is its own group.
-        test_key: key of the test examples; "auto": x_test if the file has it; "": no test examples.
+        pair_key: key of the second arrays [n, ...], each the pair of an example, for ``second_encoder``; integers or
+            floats; "": examples are no pairs.
+        test_key: key of the test examples; "auto": that of ``key`` followed by _test, or x_test, if the file has it;
+            "": no test examples.
         test_label_key: key of the test labels; "auto": y_test if the file has it.
+        test_group_key: key of the groups of test examples, which only the retrieval of pairs reads; "auto": that of
+            ``group_key`` followed by _test, if the file has it.
+        test_pair_key: key of the second arrays of test examples; "auto": that of ``pair_key`` followed by _test, if
+            the file has it.
         test_fraction: share of every class that is held out as test examples if the file has none; groups stay
             together.
         split_seed: random seed of the held-out test examples.
@@ -54,8 +64,8 @@ def arrays(
 
     Raises:
         ValueError: an unreadable file, an unknown key, values that are not finite or do not fit 32 bits, arrays
-            of different lengths, examples above the memory limit, or a test fraction for a file with test
-            examples.
+            of different lengths, examples above the memory limit, test examples without the second arrays of
+            pairs, or a test fraction for a file with test examples.
         FileNotFoundError: no such file.
     """
     path = pathlib.Path(file).expanduser()
@@ -75,7 +85,10 @@ def arrays(
     if x is None:
         raise ValueError("data.key is ''; it must be the name of the array of training examples.")
     y, test_y = take("label_key", label_key, "y"), take("test_label_key", test_label_key, "y_test")
-    test_x, group = take("test_key", test_key, "x_test"), take("group_key", group_key)
+    usual = f"{key}_test" if f"{key}_test" in held else "x_test"
+    test_x, group = take("test_key", test_key, usual), take("group_key", group_key)
+    pair, test_pair = take("pair_key", pair_key), None
+    test_group = None
     if test_x is None:
         test_y = None
     elif test_fraction:
@@ -83,7 +96,15 @@ def arrays(
             f"data.test_fraction is {test_fraction:g}, but {path} has test examples; set"
             " data.test_fraction=0 or data.test_key=''."
         )
-    gibibytes = sum(part.nbytes for part in (x, test_x) if part is not None) / 2**30
+    if test_x is not None:
+        test_group = take("test_group_key", test_group_key if group_key else "", f"{group_key}_test")
+        test_pair = take("test_pair_key", test_pair_key if pair_key else "", f"{pair_key}_test")
+    if test_x is not None and pair is not None and test_pair is None:
+        raise ValueError(
+            f"data.test_pair_key is {test_pair_key!r}, but {path} has test examples; it must be the name of the array"
+            " of their second arrays, or set data.test_key=''."
+        )
+    gibibytes = sum(part.nbytes for part in (x, test_x, pair, test_pair) if part is not None) / 2**30
     if gibibytes > memory_limit:
         raise ValueError(
             f"data.memory_limit is {memory_limit:g}; the examples of {path} take {gibibytes:.1f} GiB."
@@ -92,23 +113,29 @@ def arrays(
     for option, array, rows in (
         ("label_key", y, x),
         ("group_key", group, x),
+        ("pair_key", pair, x),
         ("test_label_key", test_y, x if test_x is None else test_x),
+        ("test_group_key", test_group, test_x),
+        ("test_pair_key", test_pair, test_x),
     ):
-        if array is not None and (not array.ndim or len(array) != len(rows)):
+        if array is not None and rows is not None and (not array.ndim or len(array) != len(rows)):
             raise ValueError(
                 f"data.{option} is an array {list(array.shape)} of {path}; it must have {len(rows)}"
                 " rows, one for each example."
             )
     (label, test_label), classes = _numbered(path, y, test_y)
-    train = Split(numbers(x, f"the training examples of {path}"), label, _codes(group))
+    group, test_group = _codes(group, test_group)
+    train = _split(path, "training", x, label, group, pair)
     test = None
     if test_x is not None:
-        test = Split(numbers(test_x, f"the test examples of {path}"), test_label)
-        if test.example != train.example:
-            raise ValueError(
-                f"data.test_key contains examples {test.example} in {path}; they must be"
-                f" {train.example}, as in data.key."
-            )
+        test = _split(path, "test", test_x, test_label, test_group, test_pair)
+        for number, option in enumerate(("key", "pair_key") if train.paired else ("key",)):
+            here, there = (part.of_pair(number).example for part in (test, train))
+            if here != there:
+                raise ValueError(
+                    f"data.test_{option} contains examples {here} in {path}; they must be {there}, as in"
+                    f" data.{option}."
+                )
     elif test_fraction:
         aside = stratified(train.label, test_fraction, train.group, split_seed)
         if not 0 < aside.sum() < len(aside):
@@ -118,6 +145,24 @@ def arrays(
             )
         train, test = train[~aside], train[aside]
     return held_out(Source("arrays", train, test, classes), validation)
+
+
+def _split(
+    path: pathlib.Path,
+    name: str,
+    x: np.ndarray,
+    label: np.ndarray | None,
+    group: np.ndarray | None,
+    pair: np.ndarray | None,
+) -> Split:
+    """Return the examples of a split, pairs if there are second arrays."""
+    x = numbers(x, f"the {name} examples of {path}")
+    if pair is None:
+        return Split(x, label, group)
+    try:
+        return pairs(x, numbers(pair, f"the second arrays of the {name} examples of {path}"), label, group)
+    except ValueError as error:
+        raise ValueError(f"data.pair_key: {error}") from None
 
 
 # ------------------------------------------------------------------------------------------------ files
@@ -219,8 +264,9 @@ def _numbered(
     return list(labels), tuple(map(str, range(count)))
 
 
-def _codes(group: np.ndarray | None) -> np.ndarray | None:
+def _codes(*groups: np.ndarray | None) -> list[np.ndarray | None]:
     """Return groups as integers."""
-    return (
+    return [
         np.unique(group, return_inverse=True)[1] if group is not None and group.dtype.kind == "U" else group
-    )
+        for group in groups
+    ]

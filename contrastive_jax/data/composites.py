@@ -8,6 +8,7 @@ NumPy and in JAX, on whole batches whose rows may be on several devices.
 import dataclasses
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -81,6 +82,15 @@ class Noise(Plain):
         """Return the noise."""
         which, turned = tables
         return pick(bank[0], which) ^ turned[:, None, None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Paired(Plain):
+    """The two arrays of a pair: the stored example, and its row of the one table."""
+
+    def __call__(self, xp, image, tables, bank, pick):
+        """Return a tuple of both arrays, [B, ...] each."""
+        return image, tables[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +233,8 @@ class Made:
         rule = Then(self.composition, len(self.tables), len(self.bank), other.composition)
         return Made(rule, self.tables + other.tables, self.bank + other.bank, {**self.facts, **other.facts})
 
-    def images(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def images(self, image: np.ndarray, rows: np.ndarray) -> Any:
         """Compose images on the host, from the stored ones [b, ..., h, w, c] uint8 of some rows."""
         tables = tuple(table[rows] for table in self.tables)
-        return np.asarray(self.composition(np, image, tables, self.bank, lambda array, index: array[index]))
+        made = self.composition(np, image, tables, self.bank, lambda array, index: array[index])
+        return tuple(map(np.asarray, made)) if isinstance(made, tuple) else np.asarray(made)

@@ -3,11 +3,12 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from contrastive_jax.data.composites import Made
+from contrastive_jax.data.composites import Made, Paired
 from contrastive_jax.types import Example, narrow_ids
 
 
@@ -74,7 +75,8 @@ class Split:
         group: [n] int32; examples of one group (frames of a video, copies of an image) are never each
             other's negatives (default: each example is its own group).
         paths: [n] str, file paths relative to the folder of the set; None if the images are not files.
-        made: composition of the stored images (default: identity).
+        made: composition of the stored images (default: identity); of pairs (:func:`pairs`) it holds the second
+            arrays.
     """
 
     image: np.ndarray
@@ -149,8 +151,22 @@ class Split:
             return None
         return np.flatnonzero(self.label >= 0)
 
-    def pictures(self, rows: np.ndarray) -> np.ndarray:
-        """Return the composed examples [b, ...] of some rows."""
+    @property
+    def paired(self) -> bool:
+        """Return whether an example is a pair of arrays; ``image`` and ``example`` are then the first one's."""
+        return isinstance(self.made.composition, Paired)
+
+    def of_pair(self, number: int) -> "Split":
+        """Return the first (0) or second (1) arrays of pairs, as a split with the same labels and groups.
+
+        0 of others is the split itself.
+        """
+        if not self.paired and number == 0:
+            return self
+        return Split((self.image, *self.made.tables)[number], self.label, self.group, self.paths)
+
+    def pictures(self, rows: np.ndarray) -> Any:
+        """Return the composed examples [b, ...] of some rows; of pairs a tuple of two arrays."""
         return self.made.images(self.image[rows], rows)
 
     def finish(self, view: Callable) -> Callable:
@@ -181,6 +197,26 @@ class Split:
         views.
         """
         return {"image": self.pictures(rows), "label": self.label[rows], "group": self.group[rows]}
+
+
+def pairs(
+    first: np.ndarray, second: np.ndarray, label: np.ndarray | None = None, group: np.ndarray | None = None
+) -> Split:
+    """Return a split of pairs: arrays ``[n, ...]`` each, with a row for each pair.
+
+    Raises:
+        ValueError: another number of second arrays, or second arrays that are images (uint8).
+    """
+    if len(first) != len(second):
+        raise ValueError(
+            f"there are {len(first)} first arrays and {len(second)} second ones; pairs need as many."
+        )
+    if second.dtype == np.uint8:
+        raise ValueError(
+            f"the second arrays of the pairs are uint8 {list(second.shape[1:])}; they must be whole numbers (int32)"
+            " or floats: make images the first arrays, or store them as floats."
+        )
+    return Split(first, label, group, made=Made(Paired(), (second,)))
 
 
 def stratified(

@@ -45,6 +45,21 @@ class Source:
         """All (train, test) pairs to evaluate an encoder on; the first is "", for columns without a suffix."""
         return {"": (self.train, self.test)} | dict(self.probes)
 
+    @property
+    def paired(self) -> bool:
+        """Return whether an example is a pair of arrays."""
+        return isinstance(self.train, Split) and self.train.paired
+
+    def of_pair(self, number: int) -> "Source":
+        """Return the data set of the first (0) or second (1) arrays of pairs; 0 of others is the set itself."""
+        if not self.paired and number == 0:
+            return self
+        train, test = (
+            part.of_pair(number) if isinstance(part, Split) else None for part in (self.train, self.test)
+        )
+        assert train is not None
+        return Source(self.name, train, test, self.classes)
+
 
 def stored(
     name: str,

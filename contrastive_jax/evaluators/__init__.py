@@ -11,19 +11,23 @@ from contrastive_jax.evaluators.columns import (
     find,
     known,
     layers_of,
+    of_pairs,
     per_run,
     prepare,
     resized,
     section_of,
 )
+from contrastive_jax.evaluators.evaluation_data import EvalSpec
 
 __all__ = [
+    "EvalSpec",
     "ROWS",
     "RUN_SEED",
     "build",
     "find",
     "known",
     "layers_of",
+    "of_pairs",
     "per_run",
     "prepare",
     "resized",

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from contrastive_jax import augment, data, models
-from contrastive_jax.evaluators import measures, protocols
+from contrastive_jax.evaluators import measures, pairs, protocols
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
 from contrastive_jax.kinds import parameters
@@ -17,8 +17,15 @@ from contrastive_jax.types import Example
 
 
 def known() -> dict[str, Callable]:
-    """Return the evaluators by name: protocols, which give an accuracy, and measures, which do not."""
-    return functions_of(protocols) | functions_of(measures)
+    """Return the evaluators by name: protocols, which give an accuracy, measures, which do not, and those of pairs."""
+    return functions_of(protocols) | functions_of(measures) | functions_of(pairs)
+
+
+def of_pairs(columns: Mapping[str, Section]) -> dict[str, Section]:
+    """Return the columns that evaluate pairs, not one encoder."""
+    return {
+        name: column for name, column in columns.items() if column.function in functions_of(pairs).values()
+    }
 
 
 def find(name: str, column: str) -> Callable | None:

@@ -15,11 +15,11 @@ import numpy as np
 from jax import lax
 
 from contrastive_jax import losses, native, sharding
+from contrastive_jax.contrast.dense import permitted_candidates
 from contrastive_jax.contrast.similarity import (
     ENGINES,
     negative_statistics,
     normalize,
-    permitted_candidates,
 )
 from contrastive_jax.losses.contrastive import at_least_float32
 from contrastive_jax.types import Array, Pool, narrow_ids

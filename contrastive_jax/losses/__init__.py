@@ -34,8 +34,9 @@ Almost all of them are functions of one number per query, the contrast of its ne
     donsker_varadhan      log mean_ij e^(s_ij / tau) - s+ / tau         dcl's, negatives by their shares of the mean
 
 Other losses: alignment, logsumexp_distribution, uniformity and sliced_wasserstein on the embeddings;
-byol and relic_kl between views; cross_entropy, sigmoid_cross_entropy and cross_entropy_of_parts on labels; and
-the estimates of mutual information (see ``information`` for those that are bounds).
+byol and relic_kl between views; sigmoid (SigLIP) on each pair by itself; cross_entropy, sigmoid_cross_entropy and
+cross_entropy_of_parts on labels; and the estimates of mutual information (see ``information`` for those that are
+bounds).
 
 Means of W are over all queries of a step, on all devices and in all micro-batches: ``relative``, ``scaled`` and
 the weights of ``dclw`` depend on the other queries too.
@@ -91,6 +92,7 @@ from contrastive_jax.losses.information import (
     tuba,
 )
 from contrastive_jax.losses.invariance import byol, relic, relic_kl
+from contrastive_jax.losses.sigmoid_pairs import sigmoid
 from contrastive_jax.losses.supervised import cross_entropy, cross_entropy_of_parts, sigmoid_cross_entropy
 from contrastive_jax.losses.variants import alpha_cl, ifm, label_smoothing, mean_contrast, rince, vrns
 
@@ -138,6 +140,7 @@ __all__ = [
     "robust",
     "row_statistics",
     "scaled",
+    "sigmoid",
     "sigmoid_cross_entropy",
     "cross_entropy_of_parts",
     "sliced_wasserstein",

@@ -27,6 +27,7 @@ from contrastive_jax.data.records import opened
 from contrastive_jax.data.split import numbers
 from contrastive_jax.evaluators import features
 from contrastive_jax.lookup import call
+from contrastive_jax.training import pairs
 from contrastive_jax.types import Example, PyTree
 from contrastive_jax.workdir import checkpoint, weights
 from contrastive_jax.workdir.remote import checkpoints_of, expanded
@@ -50,31 +51,42 @@ def read(
     path: str | os.PathLike,
     *,
     modules: tuple[str, ...] = MODULES,
+    second: bool = False,
     step: int | None = None,
     sharding: jax.sharding.Sharding | None = None,
     report: Callable[[str], None] = workdirs.log,
 ) -> Saved:
     """Read weights from the newest intact checkpoint (or that of ``step``) or from a file.
 
-    The arrays are placed on ``sharding`` (default: one device). A file holds only an encoder: the other modules
+    Of a run with two encoders it is the first, or with ``second`` the second, with settings as if it were alone. The
+    arrays are placed on ``sharding`` (default: one device). A file holds only an encoder: the other modules
     are empty, and its config has a projector and predictor of 0 layers.
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet, ``step`` for a file, a checkpoint of several replicas, or a config
-        with functions that are not allowed (:func:`contrastive_jax.config.allow`).
+      ValueError: a file without a ResNet, ``second`` without a second encoder, ``step`` for a file, a checkpoint of
+        several replicas, or a config with functions that are not allowed (:func:`contrastive_jax.config.allow`).
     """
     path = expanded(path)
     if weights.is_file(path):
+        if second:
+            raise ValueError(f"second is True; it must be False for a file: {path} holds one encoder.")
         if step is not None:
             raise ValueError(f"step is {step}; it must be None for a file: {path} holds a single state.")
         saved = _read_file(path, modules)
         where = sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return saved._replace(params=_place(saved.params, where), stats=_place(saved.stats, where))
-    names = [f"{kind}/{module}" for kind in ("params", "stats") for module in modules]
+    there = [m for m in modules if not second or m in models.MODULES]
+    before = models.SECOND if second else ""
+    names = [f"{kind}/{before}{module}" for kind in ("params", "stats") for module in there]
+    if second and not pairs.paired(read_settings(path)):
+        raise ValueError(f"second is True; it must be False: {path} holds one encoder.")
     with checkpoint.Checkpoints(checkpoints_of(path), read_only=True) as checkpoints:
         part, step, meta = checkpoints.restore_part(names, step=step, sharding=sharding, report=report)
-    settings = _settings(meta, path)
+    settings = pairs.tower(_settings(meta, path), int(second))
+    if second:
+        part = {kind: models.of_tower(tree, 1) for kind, tree in part.items()}
+        meta |= {"example": meta["second_example"]}
     if "example" in meta:
         example = Example(tuple(meta["example"][0]), meta["example"][1])
     else:
@@ -151,7 +163,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
         return
     channels = example.channels
     if channels != (here := now.shape[2]):
-        of_folder = source.name == "folder" and {here, channels} == {1, 3}
+        of_folder = source.name in data.FILES and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
         raise ValueError(
             f"data.name={source.name!r} has images with {here} channels; the encoder of {path} reads"
@@ -350,7 +362,11 @@ def _array(images: Any, reads: str) -> np.ndarray:
 
 
 def load_encoder(
-    path: str | os.PathLike, *, step: int | None = None, view: Mapping[str, Any] | None = None
+    path: str | os.PathLike,
+    *,
+    step: int | None = None,
+    view: Mapping[str, Any] | None = None,
+    second: bool = False,
 ) -> LoadedEncoder:
     """Load the encoder of a workdir (its newest intact checkpoint) or of a weights file.
 
@@ -362,13 +378,14 @@ def load_encoder(
         at the size of ``evaluate.size``. Required for foreign files, which store none. For torchvision's
         ImageNet weights (V1) use ``dict(preset="moco_v2", size=224)``: bilinear, the central 7/8, ImageNet's
         mean and standard deviation.
+      second: whether to load the second encoder of a run on pairs, in place of the first.
 
     Raises:
       FileNotFoundError: no such path, or no checkpoint of that step.
-      ValueError: a file without a ResNet or ViT, a file without preprocessing if ``view`` is missing, ``step`` for a
-        file, or a workdir of replicas.
+      ValueError: a file without a ResNet or ViT, a run without a second encoder if ``second`` is True, a file
+        without preprocessing if ``view`` is missing, ``step`` for a file, or a workdir of replicas.
     """
-    saved = read(path, step=step)
+    saved = read(path, step=step, second=second)
     section = view or (view_of(saved, saved.settings) if "augment" in saved.settings else None)
     if section is None:
         raise ValueError(

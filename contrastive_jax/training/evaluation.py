@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,11 @@ from contrastive_jax.evaluators.evaluation_data import (
     EvaluationData,
     LabelledSubset,
     Pretrained,
+    eval_view,
     labelled,
     several,
 )
-from contrastive_jax.lookup import is_own
+from contrastive_jax.lookup import hashable, is_own
 from contrastive_jax.training.encoder import network_of
 from contrastive_jax.training.run import evaluators_of, replicate
 from contrastive_jax.types import PyTree
@@ -100,7 +101,7 @@ class Evaluator:
             for name, (train, test) in source.judged.items()
             if test is not None and train.labelled and test.labelled
         }
-        self.has_labels = "" in self.sets
+        self.evaluates = "" in self.sets  # there are labelled test images
         self._unbalanced = False
         self._failed: set[str] = set()
 
@@ -110,12 +111,20 @@ class Evaluator:
         """Make a row of the table; ``columns``: evaluators to run, default all; ``on``: one of ``sets``."""
         known = self.settings.evaluators
         layers = evaluators.layers_of(known[name] for name in known if columns is None or name in columns)
+        return self.subject_of(name, weights, self.sets[on], layers)
+
+    def subject_of(
+        self,
+        name: str,
+        weights: tuple[PyTree, PyTree] | None,
+        parts: tuple[LabelledSubset, LabelledSubset],
+        layers: tuple[str, ...],
+    ) -> EvaluationData:
+        """Make a row of the table for training and test images ``parts``, with the features of ``layers``."""
         if weights is not None:  # one structure for every row, so that all share a compiled program
             weights = weights[0] | {"probe": {}}, weights[1] | {"probe": {}}
         seen = None if weights is None else Pretrained(self.network, *weights, self.view)
-        return EvaluationData(
-            name, seen, *self.sets[on], layers=layers, batch_size=self.settings.evaluate.batch_size
-        )
+        return EvaluationData(name, seen, *parts, layers=layers, batch_size=self.settings.evaluate.batch_size)
 
     def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None] = print) -> dict[str, float]:
         """Evaluate the columns of ``evaluate.look`` during training.
@@ -157,7 +166,7 @@ class Evaluator:
         share = math.lcm(self.mesh.size, 8)  # the same number of images on one device as on eight
         there = min(1024, len(self.source.train))
         count = there // share * share or max(self.mesh.size, there // self.mesh.size * self.mesh.size)
-        view = self.subject("", (params, stats)).view()
+        view = eval_view(hashable(self.view))
         order = np.random.default_rng(seed).permutation(len(self.source.train))  # folders are sorted by class
         rows = np.resize(order, count)
         batches = self.source.train.batches(count, view, rows)
@@ -237,8 +246,27 @@ class Evaluator:
         return "validation" if self.settings.data.options.get("validation") else "test"
 
 
+class Evaluates(Protocol):
+    """Evaluation of a run: :class:`Evaluator`, or for pairs :class:`pair_evaluation.PairEvaluator`."""
+
+    mesh: Mesh
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether there are test examples to evaluate on."""
+
+    def look(self, weights: tuple[PyTree, PyTree], report: Callable[[str], None]) -> dict[str, float]:
+        """Evaluate the columns of ``evaluate.look`` during training."""
+
+    def table(self, weights: tuple[PyTree, PyTree], *, show_progress: bool = False) -> dict:
+        """Evaluate ``evaluate.rows`` with every evaluator."""
+
+    def print(self, results: Mapping[str, dict]) -> None:
+        """Print the table."""
+
+
 def look(
-    evaluators: Sequence[Evaluator], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
+    evaluators: Sequence[Evaluates], encoders: Iterable[tuple[PyTree, PyTree] | None], report: Callable
 ) -> list[dict[str, float]]:
     """Evaluate the encoder of each run during training, see :meth:`Evaluator.look`; {} for a run that diverged.
 
@@ -260,7 +288,7 @@ def look(
 
 
 def tables(
-    evaluators: Sequence[Evaluator],
+    evaluators: Sequence[Evaluates],
     encoders: Iterable[tuple[PyTree, PyTree] | None],
     differences: Sequence[Mapping[str, Any]],
     *,

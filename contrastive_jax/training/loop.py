@@ -17,7 +17,7 @@ from contrastive_jax import data, distributed
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings, approval
 from contrastive_jax.system import signals
-from contrastive_jax.training import cost, evaluation, initial, replicas, resume
+from contrastive_jax.training import cost, evaluation, initial, pair_evaluation, replicas, resume
 from contrastive_jax.training.compilation import compiled_step
 from contrastive_jax.training.on_log import OnLog
 from contrastive_jax.training.program import Program
@@ -108,8 +108,10 @@ def train_program(
 
         # ---- 3. Feed, evaluators, recorder: start worker processes, open files.
         feed = program.open_feed(facts.get("data", {}).get("replaced", 0), log)
-        evaluators = [evaluation.Evaluator(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs]
-        if not (labelled := evaluators[0].has_labels):
+        evaluators = [
+            pair_evaluation.evaluator_of(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs
+        ]
+        if not (labelled := evaluators[0].evaluates):
             log("no labelled test images: evaluations are skipped.")
         profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))
         with contextlib.closing(feed), distributed.stop_requests() as stop_requested, Recorder(
@@ -132,6 +134,8 @@ def train_program(
 
             # ---- 4. Compile: for the shapes of state and batch.
             if start < run.total_steps:
+                if slow := cost.warn_long(run, run.total_steps - start, len(program.runs)):
+                    log(slow)
                 log(f"compiling the training step for {program.describe()} ...")
                 with cost.translate_errors(run, together=len(program.runs)), _raising(alone):
                     train_step, seconds = compiled_step(program, feed, state)

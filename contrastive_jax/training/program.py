@@ -42,10 +42,11 @@ class Program(NamedTuple):
         encoder, size = run.settings.encoder, run.settings.augment.options.get("size")
         depth = f"{encoder.name}-{encoder.options['depth']}" if "depth" in encoder.options else encoder.name
         what = f"images of {size} x {size} pixels" if size else f"examples {run.source.train.example}"
+        second = f" and {run.settings.second_encoder.name}" if run.source.paired else ""
         count, kind = self.mesh.size, self.mesh.devices.flat[0].platform
         return (
             f"{f'{len(self.runs)} replicas of ' if len(self.runs) > 1 else ''}batches of"
-            f" {run.settings.train.batch_size:,} {what}, encoder {depth}, on"
+            f" {run.settings.train.batch_size:,} {what}, encoder {depth}{second}, on"
             f" {count} {kind} device{'s' if count > 1 else ''}"
         )
 

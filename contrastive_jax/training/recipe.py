@@ -1,6 +1,7 @@
 """Recipe of a run: the functions that its config selects, built once before compilation."""
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,12 +15,13 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import by_example, target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosine, dot, ordered_pairs
-from contrastive_jax.contrast.diagnostics import OUTCOMES
+from contrastive_jax.contrast.diagnostics import READABLE
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
+from contrastive_jax.training import pairs
 from contrastive_jax.types import Array, Example, Outputs, PyTree
 
 PER = ("batch", "example", "query")  # scopes of a temperature
@@ -33,7 +35,8 @@ class Recipe(NamedTuple):
     views: augment.Views  # (key, image) -> views; for streamed images, split between host and device
     augment: Callable[
         [Array, Array], tuple[Array, ...]
-    ]  # (key, an image of the batch) -> views of each size: all augmentation, or the device's part of it
+    ]  # (key, an image of the batch) -> views of each size (of a pair, of each array): all augmentation, or the
+    # device's part of it
     target: target.Target
     compare: Compare
     keep_temperature: Callable[[temperature.Temperature], by_example.KeptTemperature]
@@ -46,10 +49,10 @@ class Recipe(NamedTuple):
     online_views: slice  # of the views that are not local; local views are all the online network's
     target_views: slice
     directions: int  # number of pairs of views that are compared
-    view: jax.ShapeDtypeStruct  # one view, as the network reads it
+    view: Any  # spec of one view, as the network reads it; of pairs a tuple of two
     encoded: tuple[
         tuple[jax.ShapeDtypeStruct, int, int], ...
-    ]  # for each size a view, and the numbers of views of an
+    ]  # for each size (or array of a pair) a view, and the numbers of views of an
     # example that the online network and a target of its own encode
     embedding_width: int
     probe_weight: float
@@ -190,7 +193,7 @@ def _check_temperature(
             f"temperature.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(PER)}."
         )
     shape: tuple[int, ...] = ()
-    readable = tuple(OUTCOMES)
+    readable = tuple(READABLE)
     if rule.per != "batch":
         _check_examples(f"temperature.name is {name!r}", examples)
         shape, readable = (rows[0], rows[1] if rule.per == "query" else 1), tuple(by_example.READABLE)
@@ -326,6 +329,66 @@ def _views_of_each_size(
     return (views(key, image), local(key, image)) if local else (views(key, image),)
 
 
+def _views_of_pair(
+    first: Callable, second: Callable, key: Array, pair: tuple[Array, Array]
+) -> tuple[Array, ...]:
+    """Return one view of each array of a pair, [1, ...] each."""
+    other = jax.random.fold_in(key, zlib.crc32(b"second"))
+    return first(key, pair[0])[:1], second(other, pair[1])[:1]
+
+
+def _second_views(settings: Settings, examples: np.ndarray) -> Callable:
+    """Return the views of the second arrays of pairs."""
+    section = settings.second_augment
+    try:
+        return augment.make_views_of_arrays(examples, preset=section.name, **section.options)
+    except ValueError as error:
+        raise ValueError(f"second_augment: {error}") from None
+
+
+def _networks(settings: Settings, classes: int) -> models.Network:
+    """Return the network: an encoder with its heads, or two for pairs."""
+
+    def network(encoder: Section, classes: int, **heads: Any) -> models.Network:
+        return models.network(
+            encoder={"name": encoder.name, **encoder.options},
+            projector=dict(settings.projector.options),
+            norm=dict(settings.norm.options),
+            classes=classes,
+            probe_gradient=settings.probe.gradient,
+            dtype=settings.dtype,
+            microbatches=settings.train.microbatches,
+            remat=settings.train.remat,
+            **heads,
+        )
+
+    section = settings.encoder
+    try:
+        first = network(
+            section,
+            classes,
+            predictor=dict(settings.predictor.options),
+            critic={"name": settings.critic.name, **settings.critic.options},
+            functions={"encoder": section.function, "critic": settings.critic.function},
+        )
+        if not pairs.paired(settings):
+            return first
+    except TypeError as error:  # an unknown option
+        raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
+    section = settings.second_encoder
+    try:
+        return models.towers(
+            first, network(section, 0, predictor={"layers": 0}, functions={"encoder": section.function})
+        )
+    except ValueError as error:
+        raise ValueError(f"second_encoder: {error}") from None
+
+
+def _both_keys(state: PyTree, outputs: Outputs, *rest: Any) -> tuple[Array, PyTree]:
+    """Return the projections of both encoders as keys: the online target of pairs."""
+    return outputs.projection, state
+
+
 def _check_local_view(
     network: models.Network,
     settings: Settings,
@@ -354,6 +417,7 @@ def build(
     image_shape: tuple[int | None, ...],
     image_dtype: str = "uint8",
     examples: np.ndarray | None = None,
+    second: np.ndarray | None = None,
     classes: int,
     several_labels: bool = False,
     streamed: bool = False,
@@ -369,6 +433,7 @@ def build(
       image_shape: shape of a stored example, (h, w, c) for images; for streamed images only c is read.
       image_dtype: dtype of a stored example.
       examples: training examples [n, ...], if they are in memory; some views draw from them.
+      second: second arrays [n, ...] of the training examples, if these are pairs.
       classes: width of the online probe; 0 without labels.
       several_labels: labels are multi-label, [n, C]; logits then exist only for a loss that reads them.
       streamed: the host already crops the views.
@@ -384,8 +449,14 @@ def build(
     scores = {"cosine": cosine, "dot": dot}
 
     views = settings.augment(examples)
-    if views.count < 2:
+    if second is not None:
+        pairs.refusals(settings)
+        classes = 0  # no probe
+    elif views.count < 2:
         raise ValueError(f"augment.views is {views.count}; it must be at least 2 for training.")
+    elif settings.augment.name == "unchanged":
+        raise ValueError("augment.preset is 'unchanged', so that both views are equal; it is only for pairs.")
+    count = 2 if second is not None else views.count
     if streamed:
         views.check_streamed()
         size = views.cut.size  # raises if the host cannot crop
@@ -394,10 +465,17 @@ def build(
         settings.augment.options, Example(tuple(image_shape[-3:]) if streamed else image_shape, image_dtype)
     )
     augmented = functools.partial(_views_of_each_size, views.finish if streamed else views, views.local)
-    made = jax.eval_shape(augmented, jax.random.key(0), jax.ShapeDtypeStruct(image_shape, image_dtype))
+    stored: Any = jax.ShapeDtypeStruct(image_shape, image_dtype)
+    if second is not None:
+        augmented = functools.partial(_views_of_pair, views, _second_views(settings, second))
+        stored = stored, jax.ShapeDtypeStruct(second.shape[1:], second.dtype)
+    made = jax.eval_shape(augmented, jax.random.key(0), stored)
+    view: Any
     view, *local_view = (jax.ShapeDtypeStruct(size.shape[1:], size.dtype) for size in made)
+    if second is not None:
+        view, local_view = (view, *local_view), []
     local, one_way = views.local.count if views.local else 0, settings.directions == "one_way"
-    directions = len(_compared(views.count, local, one_way, shared=True).pairs)
+    directions = len(_compared(count, local, one_way, shared=True).pairs)
     chosen = settings.loss
     terms = make_terms({name: chosen[name].options for name in chosen}, lambda name: chosen[name].function)
     _check_signs(terms)
@@ -411,23 +489,8 @@ def build(
     normalizer = settings.normalizer()
     _check_normalizer(normalizer, settings.normalizer.name, example_count, (batch_size, directions))
     _check_u(terms, settings.critic.name, settings.normalizer.name, tau.per)
-    norm, microbatches = dict(settings.norm.options), settings.train.microbatches
-    try:
-        network = models.network(
-            encoder={"name": settings.encoder.name, **settings.encoder.options},
-            projector=dict(settings.projector.options),
-            predictor=dict(settings.predictor.options),
-            critic={"name": settings.critic.name, **settings.critic.options},
-            norm=norm,
-            classes=classes,
-            probe_gradient=settings.probe.gradient,
-            dtype=settings.dtype,
-            microbatches=microbatches,
-            remat=settings.train.remat,
-            functions={"encoder": settings.encoder.function, "critic": settings.critic.function},
-        )
-    except TypeError as error:  # an unknown option
-        raise ValueError(f"encoder, projector, predictor or norm: {error}.") from None
+    norm, microbatches = settings.norm.options, settings.train.microbatches
+    network = _networks(settings, classes)
     _check_local_view(network, settings, view, *local_view)
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
     if microbatches > 1 and batch_size % microbatches:
@@ -437,7 +500,9 @@ def build(
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
     keys_from = settings.target(network.apply, total_steps, groups)
-    compared = _compared(views.count, local, one_way, keys_from.shared)
+    if second is not None:
+        keys_from = keys_from._replace(apply=_both_keys)
+    compared = _compared(count, local, one_way, keys_from.shared)
     pool = settings.candidates(batch_size, len({k for _, k in compared.pairs}))
     if local and pool.by == "query":
         raise ValueError(
@@ -448,7 +513,7 @@ def build(
     width = network.width(view)
     of_tau = () if tau.per == "batch" else (batch_size, directions)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
-    seen, keyed = (len(range(views.count)[part]) for part in (compared.online, compared.target))
+    seen, keyed = (len(range(count)[part]) for part in (compared.online, compared.target))
     _check_quantities(
         terms, shapes, _Numbers(seen + local, seen, keyed), settings.target.name, compared.apart
     )
@@ -497,6 +562,13 @@ def build(
     watching = () if settings.probe.gradient else ("probe",)  # its gradient does not reach the encoder
     optimizer = settings.optimizer(learning_rate, watching)
 
+    encoded = (
+        (view, seen, 0 if keys_from.shared else keyed),
+        *((small, local, 0) for small in local_view),
+    )
+    if second is not None:
+        encoded = tuple((one, 1, 0) for one in view)
+
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
         return network.init(seed, view)
 
@@ -524,10 +596,7 @@ def build(
         target_views=compared.target,
         directions=directions,
         view=view,
-        encoded=(
-            (view, seen, 0 if keys_from.shared else keyed),
-            *((small, local, 0) for small in local_view),
-        ),
+        encoded=encoded,
         embedding_width=width,
         probe_weight=float(settings.probe.weight) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if settings.dtype == "float64" else "float32",

@@ -27,11 +27,14 @@ def about(run: Run) -> dict[str, Any]:
         "streamed": isinstance(train, data.Streamed),
     }
     example = train.example
-    what = (
+    what: dict[str, Any] = (
         {"channels": example.shape[2]}
         if example.is_image
         else {"example": [list(example.shape), example.dtype]}
     )
+    if run.source.paired:
+        second = run.source.of_pair(1).train.example
+        what["second_example"] = [list(second.shape), second.dtype]
     return {"config": run.settings.to_dict(), **what, **images}
 
 

@@ -12,13 +12,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import augment, data, evaluators, native, sharding
+from contrastive_jax import augment, data, evaluators, models, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
 from contrastive_jax.kinds import is_duration, parameters
 from contrastive_jax.lookup import Section, call, near
-from contrastive_jax.training.encoder import known_layers
+from contrastive_jax.training import pairs
+from contrastive_jax.training.encoder import known_layers, network_of
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
@@ -78,6 +79,11 @@ def source_of(
             f"data.name={stored.name!r} returned a {type(source).__name__}; it must return a data set"
             " (see contrastive_jax.data.from_arrays)."
         )
+    if source.paired and composed.name != "none":
+        raise ValueError(
+            f"compose.name is {composed.name!r}; it must be none, since the examples of data.name={source.name!r} are"
+            " pairs."
+        )
     return composed(source, another)
 
 
@@ -92,8 +98,10 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
         call(augment.make_views, "augment", section).check_constant(source.train.shape[2], constant)
 
 
-def check_ids(settings: Settings, source: data.Source) -> None:
+def check_ids(settings: Settings, source: data.Source, before: str = "") -> None:
     """Refuse token ids outside the encoder's vocabulary: of the examples, the mask or the padding.
+
+    ``before``: prefix of the sections' names in messages.
 
     Raises:
       ValueError: an id is outside the vocabulary.
@@ -109,13 +117,13 @@ def check_ids(settings: Settings, source: data.Source) -> None:
     options = settings.augment.options
     ids = {
         "data": [bound for part in parts for bound in (int(part.image.min()), int(part.image.max()))],
-        "augment.mask_id": [options.get("mask_id", 0)],
-        "augment.padding_id": [max(options.get("padding_id", 0), 0)],  # -1: there is no padding
+        f"{before}augment.mask_id": [options.get("mask_id", 0)],
+        f"{before}augment.padding_id": [max(options.get("padding_id", 0), 0)],  # -1: there is no padding
     }
     for name, values in ids.items():
         if wrong := [value for value in values if not 0 <= value < vocabulary]:
             raise ValueError(
-                f"encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
+                f"{before}encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
                 f" {name} contains {wrong[0]}."
             )
 
@@ -139,15 +147,26 @@ def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:
 
 
 def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str, Callable[..., dict]]]:
-    """Build the evaluators of settings, see :func:`contrastive_jax.evaluators.prepare`."""
-    return evaluators.prepare(
-        settings.evaluators,
-        source,
-        layers=known_layers(settings),
-        rows=settings.evaluate.rows,
-        metric=settings.evaluate.metric,
-        seed=settings.seed,
-    )
+    """Build the evaluators of settings, see :func:`contrastive_jax.evaluators.prepare`.
+
+    For pairs they are those of each encoder, under the names of :data:`pairs.SETS`, and those of pairs.
+    """
+    built: dict[str, dict[str, Callable[..., dict]]] = {}
+    columns, of_pairs = settings.evaluators, evaluators.of_pairs(settings.evaluators)
+    pairs.check_evaluators(settings, of_pairs)
+    for name, (_, of) in zip(pairs.SETS, pairs.towers(settings, source), strict=False):
+        found = evaluators.prepare(
+            {column: columns[column] for column in columns if column not in of_pairs},
+            of,
+            layers=known_layers(settings),
+            rows=settings.evaluate.rows,
+            metric=settings.evaluate.metric,
+            seed=settings.seed,
+        )
+        built |= {name or set_name: of_set for set_name, of_set in found.items()}
+    if of_pairs:
+        built[pairs.PAIRS] = evaluators.build(of_pairs, evaluators.EvalSpec(known_layers(settings), None))
+    return built
 
 
 def prepare(
@@ -164,8 +183,10 @@ def prepare(
     """
     settings = configs.settings_of(config)
     source = source or source_of(settings)
+    pairs.check_data(settings, source)
     check_constant(settings.augment.options, source)
-    check_ids(settings, source)
+    for before, (one, of) in zip(("", models.SECOND), pairs.towers(settings, source), strict=False):
+        check_ids(one, of, before)
     mesh = sharding.make_mesh(devices)
     examples, batch_size = len(source.train), settings.train.batch_size
     if examples < 2:
@@ -210,6 +231,9 @@ def prepare(
         image_shape=source.train.shape,
         image_dtype=source.train.example.dtype,
         examples=source.train.image if isinstance(source.train, data.Split) else None,
+        second=source.train.of_pair(1).image
+        if isinstance(source.train, data.Split) and source.paired
+        else None,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
         streamed=isinstance(source.train, data.Streamed),
@@ -225,9 +249,9 @@ def prepare(
             raise ValueError(
                 f"evaluate.look contains {column!r}, which is unknown. {near(column, settings.evaluators)}"
             )
-    evaluators.resized(
-        settings.augment.options, settings.evaluate.size, recipe.network, source.train.example
-    )  # raises if it does not fit the encoder
+    for one, of in pairs.towers(settings, source):
+        # raises if it does not fit the encoder
+        evaluators.resized(one.augment.options, one.evaluate.size, network_of(one), of.train.example)
     return Run(
         settings,
         source,

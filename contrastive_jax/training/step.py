@@ -56,7 +56,8 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         batch = take(feed, state.step)
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
         keys = augment.example_keys(state.seed, batch.epoch, batch.id)
-        views, *local = jax.vmap(recipe.augment)(keys, batch.image)  # [B, W, h, w, c] of each size
+        # [B, W, h, w, c] of each size; of pairs, [B, 1, ...] of each array
+        views, *others = jax.vmap(recipe.augment)(keys, batch.image)
 
         # Zeros added to the queries: their gradient is the gradient of the loss in each query.
         query_offset = sharding.shard_batch(
@@ -65,7 +66,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
 
         def loss_fn(params, query_offset):
             outputs, stats = recipe.network.apply(
-                params, state.stats, (views[:, recipe.online_views], *local), train=True
+                params, state.stats, (views[:, recipe.online_views], *others), train=True
             )
             keys, target = recipe.target.apply(
                 state.target, outputs, params, views[:, recipe.target_views], state.step, rng["target"]

@@ -25,7 +25,7 @@ from subprocess import check_output as taken
 """
 AXES = (
     *("data", "compose", "encoder", "critic", "target", "candidates", "negatives", "margin", "temperature"),
-    *("transform", "normalizer", "optimizer", "schedule"),
+    *("transform", "normalizer", "optimizer", "schedule", "second_encoder", "second_augment"),
 )
 PLACES = {f"{axis}.name": {axis: {"name": "theirs:warm"}} for axis in AXES} | {
     "augment.preset": {"augment": {"preset": "theirs:warm", "size": 8}},

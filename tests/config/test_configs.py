@@ -18,6 +18,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import contrastive_loss, data, lookup
 from contrastive_jax.config import methods
 from contrastive_jax.data import compose
+from contrastive_jax.data.split import pairs
 from contrastive_jax.training import recipe
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.step import init_state, make_train_step
@@ -26,7 +27,7 @@ from contrastive_jax.types import Batch
 FOLDER = pathlib.Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
-OURS = ("arrays", "digits", "flatclr_digits", "folder")  # nothing to replicate
+OURS = ("arrays", "digits", "flatclr_digits", "folder", "pairs")  # nothing to replicate
 
 ARRAYS = {  # by the views that are made of them
     "scarf": np.zeros((500, 30), np.float32),
@@ -72,6 +73,7 @@ ARGUMENTS = {
         {"kind": "tokens", "vocabulary": 50},
         {"method": "moco_v2"},
     ),
+    "pairs": ({"vocabulary": 27, "size": 8}, {"first": "table", "second": "series"}),
     "digits": tuple({"method": name} for name in methods.METHODS),
     "flatclr_digits": ({},),
     "folder": (
@@ -149,6 +151,11 @@ def source_of(settings: str) -> data.Source:
     config = json.loads(settings)
 
     def black(name: str, dir: str = "") -> data.Source:
+        if config["second_encoder"]["name"] != "none":
+            first = np.zeros((500, 8, 8, 1), np.uint8) if "size" in config["augment"] else ARRAYS["scarf"]
+            second = {"transformer": "tokens", "conv1d": "time_series"}[config["second_encoder"]["name"]]
+            split = pairs(first, ARRAYS[second])
+            return data.Source(name, split, split, ())
         if name == "arrays":
             split = data.Split(ARRAYS[config["augment"]["preset"]], np.arange(500) % 2)
             return data.Source(name, split, split, ("0", "1"))
@@ -179,6 +186,7 @@ def built(settings: str) -> recipe.Recipe:
         image_shape=source.train.shape,
         image_dtype=source.train.example.dtype,
         examples=source.train.image,
+        second=source.train.of_pair(1).image if source.paired else None,
         classes=len(source.classes),
         several_labels=bool(source.train.label_shape),
         total_steps=steps("train.duration", config.train.duration),
@@ -192,7 +200,11 @@ def traces(config) -> None:
     made, split = recipe_of(config), source_of(settings_of(config)).train
     rows = config.train.batch_size
     number = jax.ShapeDtypeStruct((rows,), jnp.int32)
-    image = jax.ShapeDtypeStruct((rows, *split.shape), split.example.dtype)
+    image = tuple(
+        jax.ShapeDtypeStruct((rows, *one.shape), one.example.dtype)
+        for one in (split.of_pair(number) for number in range(1 + split.paired))
+    )
+    image = image if split.paired else image[0]
     label = jax.ShapeDtypeStruct((rows, *split.label_shape), split.label.dtype)
     batch = Batch(image=image, label=label, id=number, group=number, epoch=number)
     state = jax.eval_shape(lambda: init_state(made, 0))
@@ -216,7 +228,8 @@ def resolves_and_builds(name, arguments):
         )
         recipe_of(config)
         if scale == "smoke":
-            assert config.data.name == (name if name in ("arrays", "folder") else "digits")
+            wanted = {"arrays": "arrays", "folder": "folder", "pairs": "arrays"}.get(name, "digits")
+            assert config.data.name == wanted
             assert config.train.duration == "4 steps"
 
 
