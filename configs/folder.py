@@ -9,12 +9,14 @@ sees 10 million. Without a test folder a tenth of every class is held out; where
 by a linear classifier (L-BFGS) and kNN, beside the untrained encoder. What a method takes from the size of its data
 (queue, alpha, K, momentum of the target) is cut to such sizes (``contrastive_jax.config.limit``).
 
-Arguments: ``dir``, ``size`` (of the views in pixels; images are kept at twice that, or at 256), ``method`` (any of
-``contrastive_jax/config/methods.py``), ``scale`` (cpu, gpu or smoke; paper is gpu, small is cpu).
+Arguments: ``dir``, ``data`` (folder; webdataset or huggingface for a set in that form), ``size`` (of the views in
+pixels; images are kept at twice that, or at 256), ``method`` (any of ``contrastive_jax/config/methods.py``), ``scale``
+(cpu, gpu or smoke; paper is gpu, small is cpu).
 """
 
 from contrastive_jax import config as configs
 
+FORMS = ("folder", "webdataset", "huggingface")
 BY_SCALE = {
     "smoke": {
         "encoder.width": 0.125,
@@ -36,11 +38,11 @@ NEAREST = {"paper": "gpu"} | dict.fromkeys(configs.SMALL, "cpu")
 
 def get_config(arg=""):
     """The config of the images in ``dir`` at ``size``."""
-    options = configs.parse(arg, dir="photos", size=32, method="simclr", scale="cpu")
+    options = configs.parse(arg, dir="photos", data=FORMS, size=32, method="simclr", scale="cpu")
     config = configs.base()
     config.name = "folder"
     stored = max(options.size, min(2 * options.size, 256))
-    config.data.update({"name": "folder", "dir": options.dir, "size": stored, "test_fraction": 0.1})
+    config.data.update({"name": options.data, "dir": options.dir, "size": stored, "test_fraction": 0.1})
     # Milder than on ImageNet: few images do not bear SimCLR's full strength.
     config.augment = {"preset": "simclr", "size": options.size, "crop_min": 0.2, "strength": 0.5}
     if options.size > 64:

@@ -151,11 +151,16 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(rest)
     except flags.UnrecognizedFlagError as error:
         _fail(f"--{error.flagname} is not a flag. {_meant(error.flagname)}")
+    except flags.IllegalFlagValueError as error:
+        if mode := re.match("flag --mode=(.*?): value should be", str(error)):
+            _fail(f"--mode is {mode[1]!r}; it must be one of {', '.join(MODES)}.")
+        _fail(str(error))
     except (ValueError, flags.Error) as error:
         _fail(str(error))
     if len(rest) > 1:
         name, equals, _ = rest[1].partition("=")
-        _fail(f"{rest[1]!r} is not an option. {_meant(name) if equals else 'Write options as --name=value.'}")
+        as_flag = f"Write --mode={name}." if name in MODES else "Write options as --name=value."
+        _fail(f"{rest[1]!r} is not an option. {_meant(name) if equals else as_flag}")
     if _WORKDIR.value is not None and not any(part.strip() for part in _WORKDIR.value.split(",")):
         _fail(f"--workdir={_WORKDIR.value} does not name a folder; write --workdir=DIR, or leave it out.")
     if _OUTPUT.value is not None and not _OUTPUT.value.strip():
@@ -167,6 +172,8 @@ def _parse(argv: list[str]) -> list[str]:
         )
     if config is not None and not config.strip():
         _fail("--config is empty; try --config=configs/flatclr_digits.py.")
+    if config is None and not _WORKDIR.value and _MODE.value not in ("train", "describe"):
+        _fail(f"--workdir is missing: --mode={_MODE.value} reads a run; write --workdir=DIR.")
     if config is None and not _WORKDIR.value:
         _fail("--config is missing; try --config=configs/flatclr_digits.py.")
     given = [] if config is None else [f"--config={config}"]
@@ -242,6 +249,7 @@ def _check_data(
 ) -> None:
     """Refuse a config with other data than the workdir's run, unless the command line sets the difference."""
     from contrastive_jax import config as configs
+    from contrastive_jax import data
 
     hint = "leave --config out to use the run's own, or set"
     name, of_the_run = now.data.name, run.data.name
@@ -253,7 +261,7 @@ def _check_data(
             )
         return
     of_others = {"data", "data.name"} | (
-        {"data.dir"} if name == "folder" else set()
+        {"data.dir"} if name in data.FILES else set()
     )  # other images are intended
     if mode in ("evaluate", "embed") and not told & of_others:
         sections = (settings.only("data", "compose") for settings in (run, now))

@@ -87,7 +87,7 @@ if not yours:
     config.augment.flip, config.augment.crop_min = 0.0, 0.5
     config.train.duration = "10000 examples"
 config.log.tensorboard = False
-config.preview.images = 4
+config.preview.images, config.preview.draws = 4, 2
 
 import matplotlib.pyplot as plt
 

@@ -36,6 +36,7 @@ LAZY = (
     "orbax",
     "rich",
     "PIL",
+    "pyarrow",
     "tensorflow",
     "torch",
     "clu",

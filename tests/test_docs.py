@@ -287,3 +287,18 @@ def test_docstrings_become_markdown():
     pytest.importorskip("griffe", reason="the extra docs is not installed")
     markdown = module_of(ROOT / "docs" / "hooks" / "docstrings.py").markdown
     assert markdown("see :func:`~a.b` and ``c = 1``") == "see `a.b` and `c = 1`"
+
+
+def test_code_breaks_between_words():
+    def marked(html):
+        return hooks.CODE.sub(hooks.breakable, html)
+
+    short = "<code>dual_temperature</code>"
+    assert marked(short) == short
+    assert marked("<code>contrastive_loss(a, b)</code>") == "<code>contrastive_<wbr>loss(<wbr>a, b)</code>"
+    option = '<span class="whole">--config</span>'
+    assert marked("<code>x --config.augment.local_size=3</code>") == (
+        f"<code>x {option}.<wbr>augment.<wbr>local_<wbr>size=<wbr>3</code>"
+    )
+    block = '<pre><code>a <span class="o">=</span> --config.seed=long_enough_to_break</code></pre>'
+    assert marked(block) == block.replace("--config", option)

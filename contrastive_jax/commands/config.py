@@ -105,11 +105,17 @@ def _likeness(word: str, text: str) -> float:
 
 
 def _print(*parts: tuple[str, str]) -> None:
-    """Print a line of (text, style) parts, coloured in a terminal."""
+    """Print a line of (text, style) parts; a terminal shows colours, and breaks it between words."""
     import rich
+    from rich.padding import Padding
     from rich.text import Text
 
-    rich.get_console().print(Text.assemble(*parts), soft_wrap=True)
+    console, line = rich.get_console(), Text.assemble(*parts)
+    if not console.is_terminal:
+        console.print(line, soft_wrap=True)  # for grep
+        return
+    indent = len(line.plain) - len(line.plain.lstrip())
+    console.print(Padding(line[indent:], (0, 0, 0, indent), expand=False))
 
 
 # ------------------------------------------------------------------------------------------------- pages

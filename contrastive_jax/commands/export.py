@@ -15,6 +15,7 @@ import jax
 from contrastive_jax import augment, distributed
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
+from contrastive_jax.commands import timm_folder
 from contrastive_jax.config import Settings
 from contrastive_jax.lookup import call
 from contrastive_jax.models import norm, vit, vit_names
@@ -35,14 +36,14 @@ def export(
 
     ``export.architecture="torchvision"`` refuses an encoder that torchvision's ResNet would load without an
     error but compute differently; "own" writes it for this package or for a PyTorch model with the same
-    changes.
+    changes. ``export.format="timm"`` writes the folder ``timm`` instead (:mod:`timm_folder`).
 
     Returns:
       The file's metadata.
 
     Raises:
       ValueError: the encoder is neither a ResNet nor a ViT as timm has it, or torchvision's ResNet computes something
-        else (see above).
+        else (see above); with ``export.format="timm"``, timm has no such network.
       FileNotFoundError: no checkpoint.
     """
     settings = configs.settings_of(config)
@@ -54,6 +55,12 @@ def export(
             f" with heads of {vit_names.HEAD} and trained patches, whose array names PyTorch's libraries share. Use"
             " --mode=embed for features, or contrastive_jax.load_encoder."
         )
+    for_timm = settings.export.format == "timm"
+    if for_timm and (otherwise := differences(trained)):
+        raise ValueError(
+            f"export.format is 'timm', and timm computes another function than the encoder of {path}:"
+            f" {'; '.join(otherwise)}. Set export.format=file and export.architecture=own to export it anyway."
+        )
     if settings.export.architecture == "torchvision" and (otherwise := differences(trained)):
         raise ValueError(
             f"torchvision's ResNet computes another function than the encoder of {path}:"
@@ -64,11 +71,20 @@ def export(
     if distributed.first():
         workdirs.check_writable(workdir, output)
     saved = encoder.read(path, modules=("encoder",))
-    params, stats = jax.device_get((saved.params["encoder"], saved.stats["encoder"]))
+    params, stats = jax.device_get((saved.params, saved.stats))
+    saved = saved._replace(params=params, stats=stats)
     metadata = about(saved, settings)
-    file = pathlib.Path(folder, FILE)
-    if distributed.first():
-        weights.save(file, params, stats, metadata)
+    if for_timm:
+        description = timm_folder.config_of(metadata)
+        name = timm_folder.FOLDER
+        if distributed.first():
+            result = workdirs.read_result(pathlib.Path(path, "result.json"), workdirs.log)
+            measured = result if result.get("step") == saved.step else {}
+            timm_folder.write(pathlib.Path(folder, name), saved, metadata, description, measured)
+    else:
+        name = FILE
+        if distributed.first():
+            weights.save(pathlib.Path(folder, name), params["encoder"], stats["encoder"], metadata)
     if not quiet and distributed.first():
         seen, shown = metadata["preprocessing"], metadata["encoder"]
         what = (
@@ -77,7 +93,7 @@ def export(
             else f"ResNet-{shown['depth']}, width {shown['width']:g}, stem {shown['stem']}"
         )
         workdirs.log(
-            f"{remote.place(folder, FILE)}: {what},"
+            f"{remote.place(folder, name)}: {what},"
             f" {shown['features']} features, step {saved.step};"
             f" reads {seen['channels']} {seen['size']} x {seen['size']}"
         )

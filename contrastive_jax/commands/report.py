@@ -9,6 +9,7 @@ the parts that are missing.
 
 import base64
 import contextlib
+import datetime
 import hashlib
 import io
 import json
@@ -63,6 +64,7 @@ class Shown(NamedTuple):
     result: dict[str, Any]  # of result.json or diverged.json; {} if there is none yet
     evaluations: dict[str, dict[str, Any]]  # heading -> table rows; "": the run's own evaluation
     seen: Seen | str  # str: why there are no images
+    date: str  # of its last record
 
 
 def report(
@@ -222,7 +224,14 @@ def read(
     place, config, records, result, evaluations = map(
         workdirs.shareable, (str(workdir), settings.to_dict(), records, result, evaluations)
     )
-    return Shown(name, colour, place, configs.saved_settings(config), records, result, evaluations, seen)
+    settings = configs.saved_settings(config)
+    return Shown(name, colour, place, settings, records, result, evaluations, seen, date_of(path))
+
+
+def date_of(path: pathlib.Path) -> str:
+    """Return the day on which a run wrote its metrics last, else its config."""
+    file = next(file for name in (workdirs.METRICS, "config.json") if (file := path / name).is_file())
+    return f"{datetime.datetime.fromtimestamp(file.stat().st_mtime):%Y-%m-%d}"
 
 
 def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -393,6 +402,7 @@ def page(runs: Sequence[Shown], options: sections.Report, means: Sequence[Shown]
     records, colours = [run.records for run in runs], [run.colour for run in runs]
     return environment.get_template("report.html").render(
         title=" · ".join(run.name for run in runs),
+        header=header(runs),
         runs=runs,
         facts=facts,
         tables=[
@@ -420,6 +430,17 @@ def _number(value: Any) -> str:
     return (
         f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
     )
+
+
+def header(runs: Sequence[Shown]) -> str:
+    """Return the configs, data sets, losses and dates of the runs, each once."""
+    values = {
+        "config": [run.settings.name for run in runs],
+        "data": [run.settings.data.name for run in runs],
+        "loss": [" + ".join(run.settings.loss) for run in runs],
+        "last record": [run.date for run in runs],
+    }
+    return "; ".join(f"{name} {', '.join(dict.fromkeys(found))}" for name, found in values.items())
 
 
 def state(run: Shown) -> str:

@@ -44,6 +44,8 @@ def parse(arg: str, **defaults: Any) -> ConfigDict:
             )
         if key not in defaults:
             raise ValueError(f"config argument {key!r} is unknown. {near(key, defaults)}")
+        if (second := re.search(r":(\w+)=", text)) and second[1] in defaults:
+            raise ValueError(f"config argument {pair!r} has a second colon; separate arguments by commas.")
         default = defaults[key]
         options[key] = text if isinstance(default, str) else _number(key, text, type(default))
     for key, value in options.items():

@@ -70,6 +70,8 @@ def _resolve(
         if name not in known and not _is_required(settings, name, find):
             of_command = name in ("mode", "workdir", "quiet", "debug", "distributed")
             hint = f"Write --{name}=..." if of_command else suggest(name, known)
+            if others := [option.of for option in schema.every() if option.name == name]:
+                hint = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'} it."
             raise ValueError(f"--config.{name}: there is no such option. {hint}")
         values[name] = _value(settings, name, text, find)
     with config.ignore_type():

@@ -31,8 +31,8 @@ from contrastive_jax.optim.gradient_snr import gradient_snr
 LEAVES = {
     "loss.*.weight": "weight of this term in the training loss.",
     "evaluators.*.name": "function that computes this column, from contrastive_jax.evaluators.protocols or measures.",
-    "data.name": "Data set: digits (inside scikit-learn, no download), folder, arrays, tfds, synthetic, or the TFDS"
-    " name of a prepared set (cifar10).",
+    "data.name": "Data set: digits (inside scikit-learn, no download), folder, webdataset, huggingface, arrays,"
+    " tfds, synthetic, or the TFDS name of a prepared set (cifar10).",
 }
 LEAVES |= {  # the first line of the docstring of the functions' module
     f"{section}.name": f"{(module.__doc__ or '').partition(chr(10))[0]} A function of {module.__name__}."

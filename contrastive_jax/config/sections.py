@@ -183,9 +183,12 @@ class Export:
     Args:
       architecture: whether to refuse a ResNet that torchvision would compute differently (torchvision) or to
           write it (own).
+      format: file: encoder.safetensors; timm: the folder timm with model.safetensors, config.json and a model card,
+          as timm and the Hugging Face Hub read it, for an encoder that timm has.
     """
 
     architecture: Literal["torchvision", "own"] = "torchvision"
+    format: Literal["file", "timm"] = "file"
 
 
 @section

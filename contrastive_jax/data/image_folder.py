@@ -1,20 +1,24 @@
 """Folders of images, labelled by sub-folders, by a file of labels, or not at all."""
 
-import contextlib
 import os
 import pathlib
-import re
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import numpy as np
 
 from contrastive_jax.data import pixels
+from contrastive_jax.data.image_files import (
+    EXTENSIONS,
+    FolderFiles,
+    class_names,
+    label_array,
+    matched_groups,
+    numbered_groups,
+    source_of,
+)
 from contrastive_jax.data.listing import Listing, read_listing
-from contrastive_jax.data.records import Record, Unreadable, opened
-from contrastive_jax.data.split import Indices, stratified
 from contrastive_jax.data.storage import (
     Corrupt,
     NumWorkers,
@@ -22,25 +26,8 @@ from contrastive_jax.data.storage import (
     Source,
     Streaming,
     White,
-    held_out,
-    stored,
 )
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
-
-EXTENSIONS = (
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".jfif",
-    ".bmp",
-    ".gif",
-    ".webp",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-)
 
 TEST = ("test", "val", "validation")
 LIKE_TRAIN = ("training", "trainset", "train_set")  # other common names of split folders
@@ -50,7 +37,6 @@ NOT_READ = tuple(  # image formats that Pillow does not read, or not everywhere
     " .arw".split()
 )
 DEEPEST = 100  # largest depth of nested folders
-DARK = 32  # of 255; 16-bit images that are all darker have another white
 
 
 @checked("data")
@@ -162,96 +148,14 @@ def folder(
             if place
             for path in some
         ]
-    several = bool(listing and listing.several)
     classes = class_names(names[: len(train)], names[len(train) :])
-    label = label_array(names, classes, several)
-    groups = group_array(paths, group, listing)
-    files, headers = headers_of([root / path for path in paths], skip=corrupt == "replace")
-    shape = common_shape(files, headers, channels)
-    warn_of_pages(files, headers)
-    warn_of_darkness(files, headers, white)
-
-    for_test = np.arange(len(paths)) >= len(train)
-    if test_fraction and not test_root:
-        for_test = stratified(label, test_fraction, groups)
-        if not for_test.any() or for_test.all():
-            raise ValueError(
-                f"data.test_fraction is {test_fraction:g}; with {len(train)} images it leaves a split empty."
-            )
-
-    def records(rows: np.ndarray) -> FolderRecords:
-        some = [paths[row] for row in np.flatnonzero(rows)]
-        own = groups[rows] if group else np.arange(len(some), dtype=np.int32)
-        return FolderRecords(root, some, label[rows], own, shape, white)
-
-    splits = stored(
-        "folder", records(~for_test), records(for_test) if for_test.any() else None,
-        size=size, memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+    label = label_array(names, classes, bool(listing and listing.several))
+    return source_of(
+        "folder", FolderFiles(root, paths), np.arange(len(paths)) >= len(train), label,
+        group_array(paths, group, listing) if group else None, classes,
+        test_fraction=test_fraction, validation=validation, size=size, channels=channels, white=white,
+        memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
     )  # fmt: skip
-    return held_out(Source("folder", *splits, classes), validation)
-
-
-class FolderRecords:
-    """Image files as records (:class:`records.Records`), converted by :func:`pixels.plain`.
-
-    Attributes:
-        label: labels of all images, [n] int32 or [n, C] uint8, known without reading an image.
-        group: groups of all images, [n].
-        paths: [n] str, relative to the root.
-    """
-
-    chunk = 16  # phone photographs take megabytes each
-
-    def __init__(
-        self,
-        root: pathlib.Path,
-        paths: list[str],
-        label: np.ndarray,
-        group: np.ndarray,
-        shape: tuple[int | None, int | None, int],
-        white: int = pixels.WHITE,
-    ):
-        self._root, self.group, self._white = root, group, white
-        self.paths = np.array(paths)
-        self.shape, self.label, self.label_shape = shape, label, label.shape[1:]
-        self.labelled = label.ndim == 2 or bool((label >= 0).any())
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def read(self, rows: Indices) -> list[Record]:
-        """Read the records of some rows, in that order.
-
-        Raises:
-            Unreadable: an image is damaged; the message names the first one's path.
-            OSError: a file was removed, or the file system does not answer.
-        """
-        return [self._read(int(row)) for row in rows]
-
-    def _read(self, row: int) -> Record:
-        label, path = self.label[row], self._root / self.paths[row]
-        try:
-            with opened(path) as stream:
-                file = stream.read()
-        except OSError as error:  # an error of reading, unlike one of opening, names no file
-            why = (
-                f"an image of data.dir cannot be read ({error.strerror}); once it can be, repeat the"
-                " command to resume"
-            )
-            raise OSError(error.errno, why, str(path)) from error
-        try:
-            image = pixels.plain(file, self.shape[2], self._white)
-        except Exception as error:  # Pillow's plugins raise nearly anything on damaged bytes
-            raise Unreadable(f"cannot read {self.name(row)}: {pixels.reason(error)}") from error
-        return Record(image, label if label.ndim else int(label), int(self.group[row]))
-
-    def locate(self, row: int) -> pathlib.Path:
-        """Return the file of a record."""
-        return self._root / self.paths[row]
-
-    def name(self, row: int) -> str:
-        """Return a record's name for messages."""
-        return f"the image {self._root / self.paths[row]}"
 
 
 def split_folders(
@@ -339,14 +243,14 @@ def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -
 def has_images(place: pathlib.Path) -> bool:
     """Return whether a folder contains an image at any depth; hidden folders and links are skipped."""
     for here, below, names in os.walk(place):
-        _check_depth(here, place)
+        check_depth(here, place)
         below[:] = [name for name in below if not name.startswith(".")]
         if any(name.lower().endswith(EXTENSIONS) and not name.startswith(".") for name in names):
             return True
     return False
 
 
-def _check_depth(place: str, root: pathlib.Path) -> None:
+def check_depth(place: str, root: pathlib.Path) -> None:
     """Refuse endlessly nested folders, which a faulty file system or program creates."""
     if place.count(os.sep) - str(root).count(os.sep) > DEEPEST:
         shown = place if len(place) < 160 else f"{place[:80]}...{place[-40:]}"
@@ -355,7 +259,7 @@ def _check_depth(place: str, root: pathlib.Path) -> None:
         )
 
 
-def _not_listed(error: OSError) -> None:
+def not_listed(error: OSError) -> None:
     """Raise an error for a folder that cannot be listed, since its images would silently be missing."""
     raise OSError(
         error.errno, f"a folder of data.dir cannot be listed ({error.strerror})", error.filename
@@ -367,8 +271,8 @@ def image_paths(root: pathlib.Path, below_root: pathlib.Path) -> list[str]:
     paths: list[str] = []
     not_read: list[str] = []
     above: dict[str, set[str]] = {}  # folder to be listed -> real paths of the folders that contain it
-    for place, below, names in os.walk(below_root, followlinks=True, onerror=_not_listed):
-        _check_depth(place, below_root)
+    for place, below, names in os.walk(below_root, followlinks=True, onerror=not_listed):
+        check_depth(place, below_root)
         for name in names:  # broken links without a suffix, such as one to a folder that is not mounted
             if (
                 not name.startswith(".")
@@ -448,141 +352,11 @@ def folder_label(path: str, place: pathlib.Path, root: pathlib.Path) -> tuple[st
     return tuple(os.fsencode(name).decode(errors="backslashreplace") for name in inside)  # any bytes
 
 
-def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the labels of the training images, sorted, as numbers if all are integers."""
-    known, met = ({name for names in some for name in names} for some in (train, test))
-    if unknown := sorted(met - known):
-        raise ValueError(f"test images have classes without training images: {', '.join(unknown)}.")
-    numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
-    return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" differ
-
-
-def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
-    """Return labels [n] int32, -1 for an image without one; with ``several``, multi-hot [n, C] uint8."""
-    number = {name: i for i, name in enumerate(classes)}
-    if not several:
-        return np.array([number[own[0]] if own else -1 for own in names], np.int32)
-    if not classes:
-        raise ValueError("data.labels has no label for any image.")
-    label = np.zeros((len(names), len(classes)), np.uint8)
-    for row, own in zip(label, names, strict=True):
-        row[[number[name] for name in own]] = 1
-    return label
-
-
 def group_array(paths: list[str], group: str, listing: Listing | None) -> np.ndarray:
     """Return the groups [n] int32, each named by the index of its first image."""
-    alone = np.arange(len(paths), dtype=np.int32)
-    if not group:
-        return alone
     if listing and listing.grouped:
-        names = [listing.rows[path].group for path in paths]
+        names, why = [listing.rows[path].group for path in paths], "its column is empty"
     else:
-        try:
-            pattern = re.compile(group)
-        except re.error as error:
-            raise ValueError(
-                f"data.group is {group!r}, which is not a regular expression: {error}."
-            ) from None
-        matches = [pattern.search(path) for path in paths]
-        names = [(match[1 if pattern.groups else 0] or "") if match else "" for match in matches]
-    first: dict[str, int] = {}
-    numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
-    if not first:
-        where = "its column is empty" if listing and listing.grouped else "it matches no path"
-        column = " and is not a column of data.labels" if listing and not listing.grouped else ""
-        raise ValueError(
-            f"data.group is {group!r}, which forms no group: {where} (such as {paths[0]}){column}."
-        )
-    if len(paths) > 1 and (numbers == 0).all():
-        raise ValueError(
-            f"data.group is {group!r}, which puts all {len(paths):,} images into one group; no image"
-            " would have a negative."
-        )
-    return numbers
-
-
-def _outside(error: Exception) -> bool:
-    """Return whether an error is the file system's (with an errno, unlike Pillow's) or a missing package's."""
-    return isinstance(error, ImportError) or getattr(error, "errno", None) is not None
-
-
-def headers_of(
-    files: Sequence[pathlib.Path], skip: bool = False
-) -> tuple[list[pathlib.Path], list[pixels.Header]]:
-    """Return the images and their headers, so that errors are raised before decoding.
-
-    With ``skip``, images without a readable header are left out; decoding handles them.
-    """
-    from PIL import Image
-
-    def header(file: pathlib.Path) -> pixels.Header | None:
-        try:
-            with opened(file) as stream:
-                return pixels.header(stream)
-        except Unreadable:
-            if skip:
-                return None
-            raise
-        except Exception as error:  # Pillow's plugins raise nearly anything on a damaged file
-            if isinstance(error, Image.DecompressionBombError):
-                raise ValueError(
-                    f"the image {file} has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, the"
-                    " limit of one file; cut it into tiles."
-                ) from None
-            if skip and not _outside(error):
-                return None
-            raise Unreadable(f"cannot read the image {file}: {pixels.reason(error)}") from error
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        met = [(file, shape) for file, shape in zip(files, pool.map(header, files), strict=True) if shape]
-    if not met:
-        raise ValueError(f"none of {len(files)} images such as {files[0]} can be read.")
-    return [file for file, _ in met], [header for _, header in met]
-
-
-def common_shape(
-    files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], channels: int = 0
-) -> tuple[int | None, int | None, int]:
-    """Return (h, w, c) of the images; h and w are None if sizes differ. ``channels`` sets c unless it is 0."""
-    found = {header.channels: file for file, header in zip(files, headers, strict=True)}  # one file of each
-    kinds = ", ".join(f"{file} has {c}" for c, file in sorted(found.items()))
-    if len(found) > 1 and set(found) != {1, 3}:
-        raise ValueError(f"images have different numbers of channels: {kinds}.")
-    if channels and not set(found) <= {1, 3}:
-        raise ValueError(
-            f"data.channels is {channels}; it must be 0 unless all images are grey or RGB, and {kinds}."
-        )
-    sizes = {(header.height, header.width) for header in headers}
-    height, width = sizes.pop() if len(sizes) == 1 else (None, None)
-    return height, width, channels or max(found)
-
-
-def warn_of_pages(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header]) -> None:
-    """Warn of TIFFs with several pages, of which only the first is read."""
-    if several := [file for file, header in zip(files, headers, strict=True) if header.pages]:
-        warnings.warn(
-            f"{len(several):,} TIFFs such as {several[0]} have several pages; only the first page is"
-            " read. Save the channels of an image as samples of one page, and the images of a stack as"
-            " separate files.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
-def warn_of_darkness(files: Sequence[pathlib.Path], headers: Sequence[pixels.Header], white: int) -> None:
-    """Warn if a sample of up to sixteen 16-bit images is nearly black with this ``white``."""
-    deep = [pair for pair in zip(files, headers, strict=True) if pair[1].deep]
-    brightest = 0
-    for file, header in deep[:: max(1, -(-len(deep) // 16))]:
-        with contextlib.suppress(Exception), opened(file) as stream:  # damaged images are reported later
-            seen = pixels.decode(pixels.plain(stream.read(), header.channels, white), header.channels)
-            brightest = max(brightest, int(seen.max()))
-    if 0 < brightest < DARK:
-        warnings.warn(
-            f"{len(deep):,} images of 16 bits such as {deep[0][0]} are nearly black: no sampled value"
-            f" is above {brightest * white // 255:,}, and data.white={white} becomes white. Lower"
-            " data.white.",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        names, why = matched_groups(paths, group), "it matches no path"
+    column = " and is not a column of data.labels" if listing and not listing.grouped else ""
+    return numbered_groups(names, group, f"{why} (such as {paths[0]}){column}")

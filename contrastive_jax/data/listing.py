@@ -116,7 +116,7 @@ def _read(
             value = [part.strip() for part in value.split(label_separator) if part.strip()]
         several |= isinstance(value, list)
         own = entry[group] if grouped else None
-        rows[path] = Row(_names(value, place), "" if own is None else str(own))
+        rows[path] = Row(label_names(value, place), "" if own is None else str(own))
         places[path] = place
     return Listing(rows, several, grouped)
 
@@ -203,7 +203,7 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
         lines = _text(file).split("\n")  # not splitlines: JSON's strings may contain U+2028
         content = [(f"line {i}", _line(line, i)) for i, line in enumerate(lines, 1) if line.strip()]
     elif file.suffix.lower() == ".json":
-        content = _parsed(_text(file))
+        content = parse_json(_text(file))
         if isinstance(content, dict):
             content = [(repr(path), _with_path(path, x, label_key)) for path, x in content.items()]
         elif isinstance(content, list):
@@ -220,14 +220,15 @@ def _json(file: pathlib.Path, label_key: str) -> Iterator[tuple[str, dict[str, A
 
 def _line(line: str, number: int) -> Any:
     try:
-        return _parsed(line)
+        return parse_json(line)
     except json.JSONDecodeError as error:  # it counts lines from this line
         raise ValueError(f"line {number}, column {error.colno}: {error.msg}") from None
     except ValueError as error:
         raise ValueError(f"line {number}: {error}") from None
 
 
-def _parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """Return the content of a JSON text; raise ValueError for a repeated key or too deep nesting too."""
     try:
         return json.loads(text, object_pairs_hook=_without_repetition)
     except RecursionError:
@@ -294,8 +295,8 @@ class _Paths:
             yield self._alike.get(unicodedata.normalize("NFC", slashes), slashes)
 
 
-def _names(value: Any, place: str) -> tuple[str, ...]:
-    """Return the names of an entry's labels: zero, one or several."""
+def label_names(value: Any, place: str) -> tuple[str, ...]:
+    """Return the names of an entry's labels: zero, one or several; raise ValueError with ``place``."""
     values = value if isinstance(value, list) else [] if value in (None, "") else [value]
     for name in values:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):

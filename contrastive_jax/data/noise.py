@@ -7,6 +7,7 @@ import io
 import numpy as np
 
 from contrastive_jax.data.composites import Made, Noise
+from contrastive_jax.data.image_files import FILES
 from contrastive_jax.data.order import drawn, raw
 from contrastive_jax.data.order import stream as number_of
 from contrastive_jax.data.records import Record
@@ -19,7 +20,7 @@ from contrastive_jax.kinds import CountOrZero, checked
 # Number of images per split: TFDS's registry has the shape and the classes of a set, but not this number.
 EXAMPLES = {
     "digits": {"train": 1_437, "test": 360},
-    "folder": {"train": 1_000, "test": 100},  # a guess
+    **dict.fromkeys(FILES, {"train": 1_000, "test": 100}),  # a guess
     "mnist": {"train": 60_000, "test": 10_000},
     "cifar10": {"train": 50_000, "test": 10_000},
     "cifar100": {"train": 50_000, "test": 10_000},
@@ -27,7 +28,8 @@ EXAMPLES = {
     "imagenet2012": {"train": 1_281_167, "validation": 50_000},
     "imagenet_resized": {"train": 1_281_167, "validation": 50_000},
 }
-OTHERS = {"digits": ((8, 8, 1), 10), "folder": ((None, None, 3), 2)}  # shape and classes of sets outside TFDS
+# Shape and classes of sets outside TFDS.
+OTHERS = {"digits": ((8, 8, 1), 10), **dict.fromkeys(FILES, ((None, None, 3), 2))}
 NOTE = "synthetic data: accuracies are meaningless"
 BANK = 64  # number of images; each example is one of them with its own flipped bits
 PHOTOGRAPH = (375, 500)  # height and width for sets whose images differ in size: ImageNet's most frequent
@@ -57,7 +59,8 @@ def synthetic(
     other draws of the same kind.
 
     Args:
-        like: data set to imitate: ``digits``, ``folder`` (1,000 photographs of 2 classes) or a TFDS name; with
+        like: data set to imitate: ``digits``, ``folder`` (1,000 photographs of 2 classes; ``webdataset`` and
+            ``huggingface`` likewise) or a TFDS name; with
             ``--config.data.name=synthetic`` the data set of the config.
         train_split: training split of that set in TFDS's syntax; every image has a label.
         test_split: test split likewise; "auto": its labelled test or validation split; "": none.

@@ -140,8 +140,8 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
     return Split(image, label, group, getattr(records, "paths", None))
 
 
-def opened(file: str | os.PathLike) -> BinaryIO:
-    """Open an image file, without waiting for a pipe or a device of such a name.
+def opened(file: str | os.PathLike, what: str = "an image file") -> BinaryIO:
+    """Open an image file, or another (``what``), without waiting for a pipe or a device of such a name.
 
     Raises:
         Unreadable: it is not a regular file.
@@ -151,7 +151,7 @@ def opened(file: str | os.PathLike) -> BinaryIO:
         mode = os.fstat(stream.fileno()).st_mode
         if not stat.S_ISREG(mode):
             raise Unreadable(
-                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not an image file; move it elsewhere"
+                f"{file} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not {what}; move it elsewhere"
             )
         stack.pop_all()
         return stream

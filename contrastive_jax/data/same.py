@@ -2,10 +2,10 @@
 
 Rows are in at most ``PARTS`` groups, of one row each up to that many, so that the digests of any set take some
 100 KB. For images in memory the arrays are digested. For streamed files, a group has a stamp (names, sizes and
-times, one ``stat`` per file) and a digest of contents: all sizes, and blocks of its first file. The digest is
-computed again only if the stamp differs, so that copied or touched files count as the same. A set of up to
-``PARTS`` files is thus compared file by file. For a larger set at most ``PARTS`` files are read; changes of the
-others are detected by their sizes, which differ for compressed images.
+times of the files on disk, one ``stat`` per image) and a digest of contents: the sizes of all its images, and
+blocks of the first. The digest is computed again only if the stamp differs, so that copied or touched files count
+as the same. A set of up to ``PARTS`` images is thus compared image by image. For a larger set at most ``PARTS``
+images are read; changes of the others are detected by their sizes, which differ for compressed images.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from contrastive_jax.data.records import Unreadable, opened
+from contrastive_jax.data.image_files import Files
+from contrastive_jax.data.records import Unreadable
 from contrastive_jax.data.split import Split
 from contrastive_jax.data.stream import Streamed
 
@@ -41,11 +42,11 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
         held = (train.image, train.label, train.group, *second)
         rows = _mapped(lambda part: _of_arrays(*(array[part] for array in held)), len(train))
         return {"rows": rows}
-    locate = getattr(train.records, "locate", None)
-    if locate is None or locate(0) is None:
+    files = getattr(train.records, "files", None)
+    if files is None:
         return None
     stamps = _mapped(
-        lambda part: _digest(_stamp(locate(row)) for row in range(part.start, part.stop)), len(train)
+        lambda part: _digest(_stamp(files.locate(row)) for row in range(part.start, part.stop)), len(train)
     )
     before: dict[int, tuple[str, str]] = {}
     if known is not None and len(known.get("stamps", ())) == len(stamps):
@@ -56,8 +57,8 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
         stamp, rows = before.get(number := part.start // size, ("", ""))
         if stamp == stamps[number]:
             return rows
-        sizes = (b"%d " % os.stat(locate(row)).st_size for row in range(part.start, part.stop))
-        return _digest([*sizes, _content(locate(part.start))])
+        sizes = (b"%d " % files.size(row) for row in range(part.start, part.stop))
+        return _digest([*sizes, _content(files, part.start)])
 
     return {"rows": _mapped(of_files, len(train)), "stamps": stamps}
 
@@ -110,10 +111,10 @@ def _stamp(path: os.PathLike) -> bytes:
     )
 
 
-def _content(path: os.PathLike) -> bytes:
-    """Return a digest of a file's size and contents; zeros for a pipe or a device."""
-    with contextlib.suppress(Unreadable), opened(path) as file:  # opened() refuses pipes and devices
-        size = os.fstat(file.fileno()).st_size
+def _content(files: Files, row: int) -> bytes:
+    """Return a digest of an image's size and contents; zeros for a pipe or a device."""
+    with contextlib.suppress(Unreadable), files.open(row) as file:  # which refuses pipes and devices
+        size = files.size(row)
         digest = hashlib.blake2b(f"{size}\0".encode(), digest_size=16)
         if size <= BLOCKS * BLOCK:
             digest.update(file.read())

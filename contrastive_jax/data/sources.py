@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from contrastive_jax.data.array_files import arrays
+from contrastive_jax.data.arrow_tables import huggingface
+from contrastive_jax.data.image_files import FILES
 from contrastive_jax.data.image_folder import folder
 from contrastive_jax.data.noise import EXAMPLES, facts, synthetic
 from contrastive_jax.data.scikit_digits import digits
+from contrastive_jax.data.shards import webdataset
 from contrastive_jax.data.split import Split, numbers
 from contrastive_jax.data.split import pairs as paired
 from contrastive_jax.data.storage import Source, held_out, one_shape, streams
@@ -21,7 +24,8 @@ from contrastive_jax.lookup import check_options, variant
 
 def known() -> dict[str, Callable[..., Source]]:
     """Return the functions that ``data.name`` can name; any other value is the name of a TFDS set."""
-    return {function.__name__: function for function in (digits, folder, arrays, tfds, synthetic)}
+    functions = (digits, folder, webdataset, huggingface, arrays, tfds, synthetic)
+    return {function.__name__: function for function in functions}
 
 
 @functools.cache
@@ -38,7 +42,8 @@ def load(*, name: str, **options: Any) -> Source:
     """Load a data set by its name, as a config does: ``load(name="folder", dir="photographs")``.
 
     Args:
-        name: ``digits``, ``folder``, ``arrays``, ``tfds``, ``synthetic``, or the TFDS name of a prepared set.
+        name: ``digits``, ``folder``, ``webdataset``, ``huggingface``, ``arrays``, ``tfds``, ``synthetic``, or the
+            TFDS name of a prepared set.
         **options: options of the function of that name.
 
     Raises:
@@ -130,6 +135,8 @@ def stand_in(name: str, **options: Any) -> Source | None:
         return None
     options = {option: p.default for option, p in parameters(find(name)).items()} | options
     taken = {k: v for k, v in options.items() if k in parameters(synthetic)}
+    if name in FILES:  # whose splits are named by the user
+        taken |= {"train_split": "train", "test_split": options["test_split"] and "auto"}
     source = synthetic(like=name, **taken | {"stream": "off"})
     count = sum(len(part) for part in (source.train, source.test) if part)
     shape = source.train.shape if options["size"] else facts(name, options["label_key"])[0]

@@ -14,7 +14,6 @@ import importlib.util
 import multiprocessing
 import multiprocessing.connection
 import os
-import pathlib
 import pickle
 import queue
 import signal
@@ -645,10 +644,11 @@ class Chosen:
         """Read the records of some rows, in that order."""
         return self.records.read(self.rows[np.asarray(rows)])
 
-    def locate(self, row: int) -> pathlib.Path | None:
-        """Return the file of a record; None if it is not a file."""
-        locate = getattr(self.records, "locate", None)
-        return locate and locate(int(self.rows[row]))
+    @property
+    def files(self) -> Any:
+        """Return the image files of the subset (:class:`image_files.Files`); None if records are not files."""
+        files = getattr(self.records, "files", None)
+        return None if files is None else files[self.rows]
 
     def name(self, row: int) -> str:
         """Return a record's name for messages."""

@@ -147,8 +147,8 @@ def prepared(name: str, dir: str):
 
     if not NAME.fullmatch(name):
         raise ValueError(
-            f"data.name is {name!r}; it must be digits, folder, arrays, synthetic or a name of TFDS,"
-            " name[/config][:1.2.3]."
+            f"data.name is {name!r}; it must be digits, folder, webdataset, huggingface, arrays,"
+            " synthetic or a name of TFDS, name[/config][:1.2.3]."
         )
     check_classes(name, dir)
     try:

@@ -124,7 +124,7 @@ def encode_rows(
         ``{layer: Rows}`` and labels ``[n]``, or ``[n, C]`` for a multi-label set.
 
     Raises:
-        ValueError: a layer that the encoder does not have.
+        ValueError: no batches, or a layer that the encoder does not have.
     """
     encode, labels = encode if isinstance(encode, Partial) else Partial(encode), []
 
@@ -135,7 +135,10 @@ def encode_rows(
             yield _encode_batch(encode, padded, len(label), prepare=prepare, layers=layers)
             progress.report("images encoded", min(count, len(labels) * batch_size), count)
 
-    return gathered(encoded(), count, batch_size), np.concatenate(labels)
+    rows = gathered(encoded(), count, batch_size)
+    if not labels:
+        raise ValueError("batches is empty; it must yield at least one batch of images and labels.")
+    return rows, np.concatenate(labels)
 
 
 def batch_rows(batch_size: int) -> int:

@@ -122,6 +122,18 @@ def judged(judge: Callable[[Any], dict], subject: Any) -> dict:
         return {"failed": failure(error)}
 
 
+def _grid(corner: str, rows: Iterable[str], columns: Iterable[str], text: Callable[[str, str], str]) -> Any:
+    """Return a table with ``text(row, column)`` in its cells."""
+    from rich.table import Table
+
+    columns, table = list(columns), Table(corner)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(row, *(text(row, column) for column in columns))
+    return table
+
+
 def print_table(
     results: Mapping[str, dict],
     *,
@@ -132,7 +144,8 @@ def print_table(
 ) -> None:
     """Print the result of :func:`scores`: scores in percent, other measures, and the protocol of each column.
 
-    ``beside``: a second score, shown in brackets; ``images``: description of the evaluated images.
+    ``beside``: a second score, shown in brackets; ``images``: description of the evaluated images. Encoders and
+    evaluators change places if the table is then narrow enough for the terminal.
     """
     from rich.table import Table
 
@@ -142,12 +155,16 @@ def print_table(
     if shown := [column for column in columns if column not in measured]:
         title = METRICS[metric] + (f" ({METRICS[beside].lower()})" if beside else "")
         console.print(f"{title} on {images}, %", style="italic", soft_wrap=True)  # a table title would wrap
-        table = Table("encoder")
-        for column in shown:
-            table.add_column(column, justify="right")
-        for name, scores in results.items():
-            table.add_row(name, *(cell(scores.get(column, {}), metric, beside) for column in shown))
-        console.print(table)
+        cells = {
+            (name, column): cell(scores.get(column, {}), metric, beside)
+            for name, scores in results.items()
+            for column in shown
+        }
+        table = _grid("encoder", results, shown, lambda name, column: cells[name, column])
+        turned = _grid("evaluator", shown, results, lambda column, name: cells[name, column])
+        unlimited = console.options.update(width=10_000)
+        fit = [t for t in (table, turned) if console.measure(t, options=unlimited).maximum <= console.width]
+        console.print(fit[0] if fit else table)
     if measured:
         table = Table("measure")
         for name in results:
@@ -167,7 +184,8 @@ def print_table(
             names.append(name)
         for text, names in whose.values():
             text = text if len(whose) == 1 else f"{text} [{', '.join(names)}]"
-            console.print(f"{column}: {text}", style="dim", markup=False, highlight=False, soft_wrap=True)
+            line = f"{column}: {text}"
+            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def mean_of(rows: Sequence[dict]) -> dict:

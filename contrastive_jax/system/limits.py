@@ -2,8 +2,10 @@
 
 import errno
 import os
+import pathlib
 from collections.abc import Iterator
 
+CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # a container's limit
 LEAST_SPACE = 1_300_000_000  # bytes of address space; measured on two cores: 0.9e9 fail, 1.5e9 suffice
 
 
@@ -65,6 +67,21 @@ def too_little_space() -> str | None:
         f"the address space of this process is limited to {space:,} bytes (`ulimit -v`); the program"
         f" needs {LEAST_SPACE:,} to start. Raise the limit."
     )
+
+
+def memory() -> int | None:
+    """Return the memory of this machine or its container in bytes; None: the system does not report it."""
+    found = []
+    for file in CGROUPS:
+        try:
+            found.append(int(pathlib.Path(file).read_text()))
+        except (OSError, ValueError):  # another system, or "max"
+            continue
+    try:
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        pass
+    return min((size for size in found if size > 0), default=None)
 
 
 def _soft(name: str) -> int | None:

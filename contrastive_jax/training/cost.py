@@ -4,15 +4,18 @@ import contextlib
 import functools
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.extend import core
 from jax.sharding import Mesh
 
 from contrastive_jax import data, models
 from contrastive_jax.data import stream
+from contrastive_jax.system import limits
 from contrastive_jax.training import pairs
 from contrastive_jax.training.encoder import network_of
 from contrastive_jax.training.program import IN_FLIGHT
@@ -97,7 +100,13 @@ class OutOfMemory(ValueError):
 
 
 def memory_limit(mesh: Mesh) -> int | None:
-    """Return the memory limit in bytes, the smallest of this process's devices; None: unknown (CPU)."""
+    """Return the memory limit in bytes, the smallest of this process's devices; None: unknown.
+
+    The devices of a CPU share the machine's memory.
+    """
+    if mesh.devices.flat[0].platform == "cpu":
+        shared = limits.memory()
+        return shared and shared // max(1, len(mesh.local_devices))
     statistics = [device.memory_stats() or {} for device in mesh.local_devices]
     return min((s["bytes_limit"] for s in statistics if "bytes_limit" in s), default=None)
 
@@ -156,6 +165,56 @@ def _does_not_fit(run: Run, why: str, together: int) -> str:
 def gib(size: int) -> str:
     """Return a number of bytes as text, in GiB or MiB."""
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.3g} MiB"
+
+
+LONG = 10.0  # hours on a CPU from which a run is announced as long: `small` scales take less
+SHORT = 10_000  # examples; a run of fewer is short with every network of this package
+
+
+def expected_seconds(run: Run, together: int = 1) -> float | None:
+    """Return a rough estimate of the seconds per step (of ``together`` runs) on a CPU; None on other devices.
+
+    It divides the network's FLOPs by the measured speed of a matrix product. Convolutions by Winograd's algorithm
+    need less, narrow networks and augmentation more; the estimate is for telling seconds from hours.
+    """
+    if run.mesh.devices.flat[0].platform != "cpu":
+        return None
+    examples = together * run.settings.train.batch_size
+    return model_flops(run) * examples / (_cpu_flops() * jax.process_count())
+
+
+def warn_long(run: Run, steps: int, together: int = 1) -> str | None:
+    """Return a message, with an estimate, if ``steps`` take a CPU longer than :data:`LONG` hours, else None."""
+    if run.mesh.devices.flat[0].platform != "cpu" or steps * run.settings.train.batch_size < SHORT:
+        return None
+    seconds = steps * (expected_seconds(run, together) or 0.0)
+    if seconds < LONG * 3600:
+        return None
+    return (
+        f"on this CPU {steps:,} step{'s' * (steps != 1)} take about {rough_time(seconds)}, by the network's"
+        " FLOPs: use a GPU, a smaller scale of the config (scale=small, cpu or smoke), or a shorter"
+        " train.duration."
+    )
+
+
+@functools.cache
+def _cpu_flops() -> float:
+    """Measure the FLOP/s of a float32 matrix product on this machine's CPU, in a tenth of a second."""
+    size, seconds = 1024, []
+    factor = np.ones((size, size), np.float32)
+    for _ in range(3):
+        began = time.perf_counter()
+        factor @ factor
+        seconds.append(time.perf_counter() - began)
+    return 2 * size**3 / min(seconds)
+
+
+def rough_time(seconds: float) -> str:
+    """Return a time as text of two digits, in milliseconds, seconds, minutes or hours."""
+    units = ((1e-3, "ms"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+    size, unit = next((u for u in reversed(units) if seconds >= 2 * u[0]), units[0])
+    value = seconds / size
+    return f"{float(f'{value:.2g}'):,.{1 if value < 9.95 else 0}f} {unit}"
 
 
 class Peak(NamedTuple):

@@ -163,7 +163,7 @@ def check_example(example: Example, source: data.Source, path: str) -> None:
         return
     channels = example.channels
     if channels != (here := now.shape[2]):
-        of_folder = source.name == "folder" and {here, channels} == {1, 3}
+        of_folder = source.name in data.FILES and {here, channels} == {1, 3}
         hint = f" Set data.channels={channels}." if of_folder else ""
         raise ValueError(
             f"data.name={source.name!r} has images with {here} channels; the encoder of {path} reads"

@@ -134,6 +134,8 @@ def train_program(
 
             # ---- 4. Compile: for the shapes of state and batch.
             if start < run.total_steps:
+                if slow := cost.warn_long(run, run.total_steps - start, len(program.runs)):
+                    log(slow)
                 log(f"compiling the training step for {program.describe()} ...")
                 with cost.translate_errors(run, together=len(program.runs)), _raising(alone):
                     train_step, seconds = compiled_step(program, feed, state)

@@ -33,10 +33,9 @@ class Recipe(NamedTuple):
     network: models.Network
     init_network: Callable[[int], tuple[PyTree, PyTree]]
     views: augment.Views  # (key, image) -> views; for streamed images, split between host and device
-    augment: Callable[
-        [Array, Array], tuple[Array, ...]
-    ]  # (key, an image of the batch) -> views of each size (of a pair, of each array): all augmentation, or the
+    # (key, an example of the batch) -> views of each size, or of each array of a pair: all augmentation, or the
     # device's part of it
+    augment: Callable[[Array, Any], tuple[Array, ...]]
     target: target.Target
     compare: Compare
     keep_temperature: Callable[[temperature.Temperature], by_example.KeptTemperature]
@@ -50,10 +49,9 @@ class Recipe(NamedTuple):
     target_views: slice
     directions: int  # number of pairs of views that are compared
     view: Any  # spec of one view, as the network reads it; of pairs a tuple of two
-    encoded: tuple[
-        tuple[jax.ShapeDtypeStruct, int, int], ...
-    ]  # for each size (or array of a pair) a view, and the numbers of views of an
-    # example that the online network and a target of its own encode
+    # For each size, or array of a pair, a view, and the numbers of views of an example that the online network and a
+    # target of its own encode.
+    encoded: tuple[tuple[jax.ShapeDtypeStruct, int, int], ...]
     embedding_width: int
     probe_weight: float
     parameter_dtype: str
@@ -322,28 +320,74 @@ def _compared(views: int, local: int, one_way: bool, shared: bool) -> _Compared:
     return _Compared(pairs, slice(0, 1), slice(1, views), True)
 
 
-def _views_of_each_size(
-    views: Callable, local: Callable | None, key: Array, image: Array
-) -> tuple[Array, ...]:
-    """Return an example's views, and its local views if there are any."""
-    return (views(key, image), local(key, image)) if local else (views(key, image),)
+class _Views(NamedTuple):
+    """Views of an example: how they are made, and which the step encodes and compares."""
+
+    augment: Callable  # (key, an example) -> views of each size, or of each array of a pair
+    view: Any  # spec of one view, as the network reads it; of pairs a tuple of two
+    local: tuple[jax.ShapeDtypeStruct, ...]  # spec of one local view, if there are any
+    counts: tuple[int, int]  # numbers of views with keys, and of local views
+    probed: bool = True  # whether the online probe reads their features
+    keys: Callable[[target.Target], target.Target] = lambda made: made  # the target of these views
+
+    def encoded(self, online: int, keys: int) -> tuple[tuple[jax.ShapeDtypeStruct, int, int], ...]:
+        """Return ``Recipe.encoded`` for numbers of views that the online network and the target encode."""
+        if isinstance(self.view, tuple):
+            return tuple((view, 1, 0) for view in self.view)
+        return (self.view, online, keys), *((view, self.counts[1], 0) for view in self.local)
 
 
-def _views_of_pair(
-    first: Callable, second: Callable, key: Array, pair: tuple[Array, Array]
-) -> tuple[Array, ...]:
-    """Return one view of each array of a pair, [1, ...] each."""
-    other = jax.random.fold_in(key, zlib.crc32(b"second"))
-    return first(key, pair[0])[:1], second(other, pair[1])[:1]
+def _views(views: augment.Views, made: Callable, example: jax.ShapeDtypeStruct, preset: str) -> _Views:
+    """Return the views of examples that are no pairs; ``made`` makes those that are not local.
+
+    Raises:
+      ValueError: fewer than two views, or equal ones.
+    """
+    if views.count < 2:
+        raise ValueError(f"augment.views is {views.count}; it must be at least 2 for training.")
+    if preset == "unchanged":
+        raise ValueError("augment.preset is 'unchanged', so that both views are equal; it is only for pairs.")
+    local = views.local
+
+    def augmented(key: Array, image: Array) -> tuple[Array, ...]:
+        return (made(key, image), local(key, image)) if local else (made(key, image),)
+
+    one, *others = _specs(augmented, example)
+    return _Views(augmented, one, tuple(others), (views.count, local.count if local else 0))
 
 
-def _second_views(settings: Settings, examples: np.ndarray) -> Callable:
-    """Return the views of the second arrays of pairs."""
+def _views_of_pairs(
+    settings: Settings, first: augment.Views, examples: np.ndarray, pair: tuple[jax.ShapeDtypeStruct, ...]
+) -> _Views:
+    """Return the views of pairs: one of each array. ``examples`` are the second arrays [n, ...].
+
+    Raises:
+      ValueError: an option that is not defined for pairs.
+    """
+    pairs.refusals(settings)
     section = settings.second_augment
     try:
-        return augment.make_views_of_arrays(examples, preset=section.name, **section.options)
+        second = augment.make_views_of_arrays(examples, preset=section.name, **section.options)
     except ValueError as error:
         raise ValueError(f"second_augment: {error}") from None
+
+    def augmented(key: Array, pair: tuple[Array, Array]) -> tuple[Array, ...]:
+        other = jax.random.fold_in(key, zlib.crc32(b"second"))
+        return first(key, pair[0])[:1], second(other, pair[1])[:1]
+
+    keys = lambda made: made._replace(apply=_both_keys)  # noqa: E731
+    return _Views(augmented, _specs(augmented, pair), (), (2, 0), probed=False, keys=keys)
+
+
+def _both_keys(state: PyTree, outputs: Outputs, *rest: Any) -> tuple[Array, PyTree]:
+    """Return the projections of both encoders as keys: the online target of pairs."""
+    return outputs.projection, state
+
+
+def _specs(augmented: Callable, example: Any) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return the spec of one view of each size, or of each array."""
+    made = jax.eval_shape(augmented, jax.random.key(0), example)
+    return tuple(jax.ShapeDtypeStruct(size.shape[1:], size.dtype) for size in made)
 
 
 def _networks(settings: Settings, classes: int) -> models.Network:
@@ -382,11 +426,6 @@ def _networks(settings: Settings, classes: int) -> models.Network:
         )
     except ValueError as error:
         raise ValueError(f"second_encoder: {error}") from None
-
-
-def _both_keys(state: PyTree, outputs: Outputs, *rest: Any) -> tuple[Array, PyTree]:
-    """Return the projections of both encoders as keys: the online target of pairs."""
-    return outputs.projection, state
 
 
 def _check_local_view(
@@ -449,14 +488,6 @@ def build(
     scores = {"cosine": cosine, "dot": dot}
 
     views = settings.augment(examples)
-    if second is not None:
-        pairs.refusals(settings)
-        classes = 0  # no probe
-    elif views.count < 2:
-        raise ValueError(f"augment.views is {views.count}; it must be at least 2 for training.")
-    elif settings.augment.name == "unchanged":
-        raise ValueError("augment.preset is 'unchanged', so that both views are equal; it is only for pairs.")
-    count = 2 if second is not None else views.count
     if streamed:
         views.check_streamed()
         size = views.cut.size  # raises if the host cannot crop
@@ -464,17 +495,14 @@ def build(
     augment.seen(
         settings.augment.options, Example(tuple(image_shape[-3:]) if streamed else image_shape, image_dtype)
     )
-    augmented = functools.partial(_views_of_each_size, views.finish if streamed else views, views.local)
-    stored: Any = jax.ShapeDtypeStruct(image_shape, image_dtype)
-    if second is not None:
-        augmented = functools.partial(_views_of_pair, views, _second_views(settings, second))
-        stored = stored, jax.ShapeDtypeStruct(second.shape[1:], second.dtype)
-    made = jax.eval_shape(augmented, jax.random.key(0), stored)
-    view: Any
-    view, *local_view = (jax.ShapeDtypeStruct(size.shape[1:], size.dtype) for size in made)
-    if second is not None:
-        view, local_view = (view, *local_view), []
-    local, one_way = views.local.count if views.local else 0, settings.directions == "one_way"
+    example = jax.ShapeDtypeStruct(image_shape, image_dtype)
+    if second is None:
+        made = _views(views, views.finish if streamed else views, example, settings.augment.name)
+    else:
+        pair = example, jax.ShapeDtypeStruct(second.shape[1:], second.dtype)
+        made = _views_of_pairs(settings, views, second, pair)
+    (count, local), one_way = made.counts, settings.directions == "one_way"
+    classes = classes if made.probed else 0
     directions = len(_compared(count, local, one_way, shared=True).pairs)
     chosen = settings.loss
     terms = make_terms({name: chosen[name].options for name in chosen}, lambda name: chosen[name].function)
@@ -491,7 +519,7 @@ def build(
     _check_u(terms, settings.critic.name, settings.normalizer.name, tau.per)
     norm, microbatches = settings.norm.options, settings.train.microbatches
     network = _networks(settings, classes)
-    _check_local_view(network, settings, view, *local_view)
+    _check_local_view(network, settings, made.view, *made.local)
     groups = norm.get("groups", 1) if norm.get("scope") == "groups" else 1
     if microbatches > 1 and batch_size % microbatches:
         raise ValueError(
@@ -499,9 +527,7 @@ def build(
         )
     if batch_size % groups:
         raise ValueError(f"norm.groups is {groups}; it must divide train.batch_size, {batch_size}.")
-    keys_from = settings.target(network.apply, total_steps, groups)
-    if second is not None:
-        keys_from = keys_from._replace(apply=_both_keys)
+    keys_from = made.keys(settings.target(network.apply, total_steps, groups))
     compared = _compared(count, local, one_way, keys_from.shared)
     pool = settings.candidates(batch_size, len({k for _, k in compared.pairs}))
     if local and pool.by == "query":
@@ -510,7 +536,7 @@ def build(
             " local views have no keys: or set candidates=both_views or other_view."
         )
     choose = settings.negatives()
-    width = network.width(view)
+    width = network.width(made.view)
     of_tau = () if tau.per == "batch" else (batch_size, directions)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
     seen, keyed = (len(range(count)[part]) for part in (compared.online, compared.target))
@@ -562,21 +588,14 @@ def build(
     watching = () if settings.probe.gradient else ("probe",)  # its gradient does not reach the encoder
     optimizer = settings.optimizer(learning_rate, watching)
 
-    encoded = (
-        (view, seen, 0 if keys_from.shared else keyed),
-        *((small, local, 0) for small in local_view),
-    )
-    if second is not None:
-        encoded = tuple((one, 1, 0) for one in view)
-
     def init_network(seed: int) -> tuple[PyTree, PyTree]:
-        return network.init(seed, view)
+        return network.init(seed, made.view)
 
     return Recipe(
         network=network,
         init_network=init_network,
         views=views,
-        augment=augmented,
+        augment=made.augment,
         target=keys_from,
         compare=compare,
         keep_temperature=functools.partial(
@@ -595,8 +614,8 @@ def build(
         online_views=compared.online,
         target_views=compared.target,
         directions=directions,
-        view=view,
-        encoded=encoded,
+        view=made.view,
+        encoded=made.encoded(seen, 0 if keys_from.shared else keyed),
         embedding_width=width,
         probe_weight=float(settings.probe.weight) if classes and not several_labels else 0.0,
         parameter_dtype="float64" if settings.dtype == "float64" else "float32",

@@ -36,6 +36,8 @@ def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
 
     Metrics that vary come first: a loss may be constant (FlatNCE's value), and so may a temperature.
     """
+    from matplotlib.ticker import LogFormatter
+
     names = list(dict.fromkeys(name for records in runs for record in records for name in record))
     shown = metric_table.drawn(names, panel)
     shown = sorted(shown, key=lambda name: not any(_moves(points(records, name)) for records in runs))
@@ -55,6 +57,8 @@ def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
             and all((line.get_ydata() > 0).all() for line in place.lines)
         ):
             place.set_yscale("log")
+            place.yaxis.set_major_formatter(LogFormatter())  # 20, not 2 x 10^1
+            place.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
     for place in axes.flat[len(shown) :]:
         place.set_axis_off()
     for place in axes.flat[max(0, len(shown) - columns) : len(shown)]:
@@ -99,7 +103,7 @@ def grid(rows: int, columns: int, width: float, height: float):
     for place in axes.flat:
         place.patch.set_alpha(0)
         place.grid(color=INK, alpha=0.12, linewidth=0.6)
-        place.tick_params(colors=INK, labelsize=7, length=2)
+        place.tick_params(which="both", colors=INK, labelsize=7, length=2)
         place.title.set_color(INK), place.xaxis.label.set_color(INK)
         for side, spine in place.spines.items():
             spine.set_visible(side in ("left", "bottom"))

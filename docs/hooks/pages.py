@@ -5,6 +5,7 @@
 * ``assumptions.md`` is made of the configs' docstrings and the tables' ``ASSUMED``.
 * ``$...$`` and ``$$...$$`` become MathML.
 * Tables of options and metrics are marked, for the style sheet.
+* Code in text and tables breaks between its words (after `_ . / = , (`), names and options never within.
 * A page that asks another host for a script, style, font or image is a warning, which ``--strict`` refuses.
 """
 
@@ -24,6 +25,10 @@ FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 REMOTE = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b(?![^>]*canonical)[^>]*//"
 )
+
+CODE = re.compile(r"(<pre\b.*?</pre>)|<code>([^<]*)</code>", re.DOTALL)  # of text, not of blocks
+WORD = re.compile(r"[^\s<>]{18,}")  # what is shorter does not break
+OPTION = re.compile(r"(?<![^\s>])(--?[A-Za-z][\w-]*)")
 
 log = logging.getLogger("mkdocs.hooks.pages")
 
@@ -86,7 +91,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-    """Write equations as MathML; put tables of names in a division of their own."""
+    """Write equations as MathML; mark where code may break; put tables of names in a division of their own."""
     from html import unescape
 
     from latex2mathml.converter import convert
@@ -96,7 +101,21 @@ def on_page_content(html, page, config, files):
         return convert(unescape(match[2]), display=display)
 
     html = re.sub(r'<(div|span) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', equation, html, flags=re.DOTALL)
+    html = CODE.sub(breakable, html)
     return f'<div class="named">{html}</div>' if page.file.src_uri in NAMED else html
+
+
+def breakable(found):
+    """Mark where a piece of code may break, and the names of options, which may not."""
+    block, words = found[1], found[2]
+    if block:
+        return OPTION.sub(r'<span class="whole">\1</span>', block)
+    words = OPTION.sub(r'<span class="whole">\1</span>', words)
+    parts = re.split(r"(<[^>]*>)", words)  # tags are left alone
+    parts[::2] = [
+        WORD.sub(lambda word: re.sub(r"(?<=[_./=,(])(?=\w)", "<wbr>", word[0]), part) for part in parts[::2]
+    ]
+    return f"<code>{''.join(parts)}</code>"
 
 
 def on_post_page(output, page, config):

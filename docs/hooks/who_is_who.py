@@ -317,7 +317,7 @@ TABLE: dict[str, list[Row]] = {
             source="Solatorio, 2024",
             form="phi(s) = -inf where a guide's score > its s+ - m",
             equals="guided by the model itself: a margin mask; the library's default row has the positive's pairs too;"
-            " no config, as a run has no second model",
+            " no config, as a run loads no second model",
             ours="gist(a, b, tau, guide_a, guide_b)",
             code="sentence-transformers 6.2.0",
             golden="family_sentence_transformers",

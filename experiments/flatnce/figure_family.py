@@ -36,7 +36,7 @@ CURVES = {
     "FlatNCE = DCL = MACL": (losses.flat_nce, -9.5, (0, 5), "C3"),
     "Dual temperature, 10 τ": (
         lambda c: losses.dual_temperature(c, c / FACTOR, factor=FACTOR),
-        4.5,
+        2.0,
         (0, -12),
         "C4",
     ),

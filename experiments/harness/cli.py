@@ -119,7 +119,10 @@ def command_line(argv: list[str], tables: list[Table], about: str | None) -> int
 
     trained = [table for table in tables if not table.is_measured]
     if (trained or options.cells.pattern) and not any(map(chosen, trained)):
-        scales = [scale for scale in SCALES if any(scale in table.runs for table in trained)]
+        scales = [scale for scale in SCALES if any(table.runs.get(scale) for table in trained)]
+        if trained and not scales:
+            needs = "; ".join(dict.fromkeys(text for table in trained for text in table.needs.values()))
+            parser(about).error(f"the table has no runs here; it needs {needs or 'another machine'}.")
         found = f"--cells={options.cells.pattern} finds no cell" if options.cells.pattern else "no cell"
         parser(about).error(
             f"{found} at --scale={options.scale}; there are cells at {', '.join(scales) or 'none'}"
@@ -280,7 +283,8 @@ def plan(
     if any(seconds.values()):
         basis = f"the median of the table's finished runs; without these {basis}"
     dollars = f", {total * price:,.0f} at {price:g} an hour" if price else ""
-    print(f"{len(todo)} cells, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})")
+    number = f"{len(todo)} cell{'s' * (len(todo) != 1)}"
+    print(f"{number}, {total:.1f} {'core' if scale in SMALL else 'device'}-hours{dollars} ({basis})")
 
 
 def undecided(table: Table, scale: str, cells: Sequence[Cell]) -> list[Job]:

@@ -338,7 +338,7 @@ def main() -> int:
         begin = left > 0 or seed == todo[0]  # at least a step a call
         output = call([sys.executable, __file__, *arguments, f"--one={seed}"]) if begin else None
         if output is None:
-            print(f"stopped before the end of seed {seed}; the same command goes on from there.")
+            print(f"stopped before the end of seed {seed}; repeat the command to resume it.")
             status = STOPPED
             break
         own.append(json.loads(output.splitlines()[-1]))

@@ -249,7 +249,7 @@ def test_what_torchvision_computes_otherwise_is_refused_or_marked(leaves, senten
     with pytest.raises(ValueError, match=rf"{sentence}.* export\.architecture=own"):
         export(config, tmp_path, quiet=True)
     assert not (tmp_path / "encoder.safetensors").exists()
-    export(config | {"export": {"architecture": "own"}}, tmp_path, quiet=True)
+    export(config | {"export": config["export"] | {"architecture": "own"}}, tmp_path, quiet=True)
     found = weights.load(tmp_path / "encoder.safetensors")
     assert_same((found.params, found.stats), (params["encoder"], stats["encoder"]))
     assert found.about["encoder"]["variant"] == config["encoder"]["variant"]
@@ -268,7 +268,7 @@ def test_wrong_choices_and_files_end_in_a_sentence(trained, tmp_path):
 
     config = trained[1]
     with pytest.raises(ValueError, match="export.architecture is 'onnx'; it must be one of torchvision, own"):
-        export(config | {"export": {"architecture": "onnx"}}, tmp_path, quiet=True)
+        export(config | {"export": config["export"] | {"architecture": "onnx"}}, tmp_path, quiet=True)
     with pytest.raises(
         FileNotFoundError,
         match="there is no checkpoint directory .*; give the workdir",

@@ -127,6 +127,7 @@ def test_the_page_of_a_run_is_whole_escaped_and_needs_nothing_else(workdir):
     assert not re.search(r"url\(\s*['\"]?(?!#)", text) and "@import" not in text and "<link" not in text
     assert "prefers-color-scheme: dark" in text and report.INK not in text and "currentColor" in text
     for words in (
+        "config digits_simclr; data digits; loss info_nce; last record 20",
         "87.6",
         "0.3142",
         "failed",

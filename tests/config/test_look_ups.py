@@ -120,7 +120,10 @@ def test_older_configs_have_the_options_of_all_optimizers_and_schedules():
     assert configs.plain(configs.completed(older)) == plain and not configs.forbidden_changes(older, plain)
     with pytest.raises(ValueError, match="optimizer.momentm is not an option of adamw"):
         runs.prepare(plain | {"optimizer": plain["optimizer"] | {"momentm": 0.5}}, jax.devices()[:1])
-    with pytest.raises(ValueError, match="config.optimizer.momentum: there is no such option"):
+    with pytest.raises(
+        ValueError,
+        match="config.optimizer.momentum: there is no such option. optimizer=lars, optimizer=sgd have it",
+    ):
         configs.resolve("digits:scale=smoke", {"optimizer.momentum": 0.5})
 
 

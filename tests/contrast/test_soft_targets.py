@@ -65,6 +65,12 @@ def test_one_target_is_info_nce_of_that_positive():
         np.testing.assert_allclose(other, found, rtol=1e-12)
 
 
+def test_both_directions_are_each_alone():
+    found = soft_target_loss(A, B, MATRIX, TAU, directions="both")
+    expected = [soft_target_loss(*views, MATRIX, TAU) for views in ((A, B), (B, A))]
+    np.testing.assert_allclose(found, np.concatenate(expected), rtol=1e-5)
+
+
 def test_float32_is_float64s_at_a_small_temperature():
     """The linear term is a product with a difference of keys, not a difference of two logits of hundreds."""
     b = A + 1e-3 * B

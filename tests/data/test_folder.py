@@ -18,7 +18,7 @@ from PIL import Image
 
 from contrastive_jax import augment, data, main
 from contrastive_jax.data import pixels
-from contrastive_jax.data.image_folder import FolderRecords, class_names
+from contrastive_jax.data.image_files import FolderFiles, ImageRecords, class_names
 from contrastive_jax.data.records import Unreadable
 from contrastive_jax.data.split import stratified
 
@@ -328,7 +328,8 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeyp
     save(tmp_path / "3.png", np.zeros((8, 5), np.uint16))
     paths = [f"{i}.{e}" for i, e in enumerate(("jpg", "jpg", "png", "png"))]
     label, group = np.array([3, 1, 2, 0], np.int32), np.array([0, 0, 2, 3], np.int32)
-    records = pickle.loads(pickle.dumps(FolderRecords(tmp_path, paths, label, group, (None, None, 3))))
+    files = FolderFiles(tmp_path, paths)
+    records = pickle.loads(pickle.dumps(ImageRecords(files, label, group, (None, None, 3))))
     found = records.read([2, 0, 1, 3])
     assert [record.label for record in found] == [2, 3, 1, 0] and [r.group for r in found] == [2, 0, 0, 3]
     assert found[0].image == (tmp_path / "2.png").read_bytes()
@@ -345,7 +346,7 @@ def test_records_are_upright_and_of_eight_bits_for_any_decoder(tmp_path, monkeyp
     def stale(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr("contrastive_jax.data.image_folder.opened", stale)
+    monkeypatch.setattr("contrastive_jax.data.image_files.opened", stale)
     with pytest.raises(OSError, match="Stale file handle.*; once it can be, .*0.jpg"):
         records.read([0])
 

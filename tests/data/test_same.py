@@ -53,7 +53,9 @@ def test_files_of_the_same_size_and_time_are_not_read_again(images, monkeypatch)
     train = folder(images, "on")
     before = data.contents(train)
     read = []
-    monkeypatch.setattr("contrastive_jax.data.same._content", lambda path: read.append(path.name) or b"")
+    monkeypatch.setattr(
+        "contrastive_jax.data.same._content", lambda files, row: read.append(files.locate(row).name) or b""
+    )
     assert data.contents(train, before) == before and not read
     os.utime(images / "b.bmp", ns=(0, 0))
     data.contents(train, before)

@@ -11,6 +11,7 @@ from contrastive_jax.evaluators.features import (
     average_precision,
     check,
     encode_all,
+    encode_rows,
     raw_pixels,
     scores,
     spread,
@@ -34,6 +35,11 @@ def network(weight, images):
 def expected():
     scaled = IMAGES.astype(np.float32) / 255
     return {"pooled": scaled.reshape(21, -1) @ WEIGHT, "map": scaled[:, :2].reshape(21, -1)}
+
+
+def test_no_batches_are_refused():
+    with pytest.raises(ValueError, match="batches is empty; it must yield at least one batch"):
+        encode_rows(Partial(network, WEIGHT), [], prepare, count=21, batch_size=8, layers=("pooled",))
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 21, 64])

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import types
 
 import jax.numpy as jnp
@@ -50,6 +51,17 @@ def judged(subjects, sections=SECTIONS, **options):
     screen = Console(file=io.StringIO(), width=120)
     table.print_table(found, console=screen, **options)
     return found, screen.file.getvalue()
+
+
+def test_a_table_too_wide_for_the_terminal_is_turned():
+    columns = [f"evaluator_{number}" for number in range(8)]
+    scores = {column: {"top1": 0.9, "protocol": "one " * 30} for column in columns}
+    screen = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    table.print_table({"trained": scores, "untrained": scores}, console=screen)
+    lines = screen.file.getvalue().splitlines()
+    assert re.match(r". evaluator +. trained . untrained .$", lines[2]) and max(map(len, lines)) <= 80
+    assert all(any(line.startswith(f"│ {column} ") for line in lines) for column in columns)
+    assert not any(line.rstrip().endswith(" on") for line in lines)  # protocols break between words
 
 
 def test_an_own_evaluator_that_fails_or_says_little_takes_no_other_column_with_it(capsys):

@@ -399,6 +399,15 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     assert jobs.collect(table, "cpu") == 1 and set(harness.Results(table, "cpu").cells) == {("B", "x")}
 
 
+def test_a_table_without_runs_names_what_it_needs(capsys):
+    table = harness.table_of("experiments.flatnce.figure_3")
+    with pytest.raises(SystemExit):
+        cli.command_line(["plan", "--scale=paper"], [table], None)
+    assert (
+        "the table has no runs here; it needs one host with 1, 2 and 4 equal GPUs" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

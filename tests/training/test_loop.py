@@ -472,6 +472,10 @@ def command(*arguments, **environment):
             "Did you mean 'schedule.learning_rate'",
         ),
         (["--config=configs/digits.py", "stray"], "'stray' is not an option"),
+        (["evaluate", "--workdir=runs/x"], "'evaluate' is not an option. Write --mode=evaluate."),
+        (["--config=digits", "--mode=eval"], "--mode is 'eval'; it must be one of train, evaluate, "),
+        (["--mode=evaluate"], "--workdir is missing: --mode=evaluate reads a run"),
+        (["--config=digits:method=simclr:scale=smoke"], "separate arguments by commas"),
         (["--config=configs/digits.py", "--config.loss={'flat_nec': 1.0}"], "Did you mean 'flat_nce'"),
         (
             ["--config=configs/digits.py", "--config.train.batch_size=abc"],

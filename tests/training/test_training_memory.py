@@ -1,12 +1,15 @@
 """A step that does not fit: one sentence, before anything is written."""
 
+import re
 import types
 
 import jax
 import pytest
 
 from contrastive_jax import config as configs
+from contrastive_jax.commands import describe
 from contrastive_jax.data import stream
+from contrastive_jax.system import limits
 from contrastive_jax.training import compilation, cost, loop, recorder
 from contrastive_jax.training import run as runs
 
@@ -46,6 +49,67 @@ def test_a_step_that_does_not_fit_is_refused_before_it_runs(one, monkeypatch, tm
     assert "\n" not in str(error.value) and not list(tmp_path.glob("checkpoints/[0-9]*"))
     monkeypatch.setattr(cost, "memory_limit", lambda mesh: needed)
     cost.check_memory(run, compiled)
+
+
+@pytest.mark.run
+def test_micro_batches_that_fit_are_found_by_compiling(one, monkeypatch):
+    (run, compiled), tried = one, []
+
+    def of_less_memory(smaller):
+        """Two micro-batches need as much as none, four hardly anything."""
+        tried.append(smaller.settings.train.microbatches)
+        return compiled if tried == [2] else jax.jit(lambda x: x).lower(1.0).compile()
+
+    monkeypatch.setattr(describe.compilation, "compiled_from_shapes", of_less_memory)
+    counted = cost.count(compiled)
+    limit = counted.memory - counted.temporary // 5
+    monkeypatch.setattr(cost, "memory_limit", lambda mesh: limit)
+    said = describe.microbatches_that_fit(run, compiled, lambda line: None)
+    assert tried == [2, 4] and re.match(
+        r"fits: train\.microbatches=4, \S+ MiB of \S+ MiB on each device", said
+    )
+    monkeypatch.setattr(cost, "memory_limit", lambda mesh: counted.memory)  # others use the device
+    assert describe.microbatches_that_fit(run, compiled, lambda line: None) is None
+
+
+def test_the_memory_of_a_container_is_its_limit(tmp_path, monkeypatch):
+    own, none = tmp_path / "memory.max", tmp_path / "max"
+    none.write_text("max\n")
+    monkeypatch.setattr(limits, "CGROUPS", (str(none), str(own)))
+    of_machine = limits.memory()
+    own.write_text(f"{3 * MIB}\n")
+    assert limits.memory() == 3 * MIB < of_machine
+    run = runs.prepare(config(), jax.devices()[:2])
+    assert cost.memory_limit(run.mesh) == 3 * MIB // 2
+
+
+def test_a_run_of_many_hours_on_a_cpu_is_announced(monkeypatch):
+    monkeypatch.setattr(cost, "_cpu_flops", lambda: 1e11)
+    long, short = (describe.prepared(configs.resolve(c))[0] for c in ("flatclr_imagenet", "digits"))
+    assert "250,228 steps take about 17,000 hours" in cost.warn_long(long, long.total_steps)
+    assert "take about 35,000 hours" in cost.warn_long(long, long.total_steps, together=2)
+    assert cost.warn_long(short, short.total_steps) is None
+    assert cost.warn_long(long, 1) is None
+    on_gpu = long._replace(
+        mesh=types.SimpleNamespace(
+            devices=types.SimpleNamespace(flat=[types.SimpleNamespace(platform="gpu")])
+        )
+    )
+    assert cost.warn_long(on_gpu, long.total_steps) is cost.expected_seconds(on_gpu) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.00123, "1.2 ms"),
+        (0.0235, "24 ms"),
+        (3.04, "3.0 seconds"),
+        (130, "2.2 minutes"),
+        (9.9e7, "28,000 hours"),
+    ],
+)
+def test_rough_times(seconds, text):
+    assert cost.rough_time(seconds) == text
 
 
 @pytest.mark.parametrize("devices", [1, 4])
