@@ -37,7 +37,7 @@ def views_of(preset, **options):
     return np.asarray(program(preset, **PLAIN, **options)(KEYS, BYTES))
 
 
-ARRAYS = ("scarf", "time_series", "tokens")  # test_array_views.py
+ARRAYS = ("scarf", "time_series", "tokens", "unchanged")  # test_array_views.py
 IMAGES = sorted({*augment.names()} - {*ARRAYS})
 
 
