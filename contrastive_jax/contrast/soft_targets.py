@@ -115,6 +115,7 @@ def _mixed(key: Array, places: Array | None, shares: Array) -> Array:
         return sharding.each_device(lambda t, k: jnp.matmul(t, k, precision=HIGHEST), (shares,), (key,))
 
     def of(places, shares, key):
+        places = jnp.where(places < 0, len(key), places)  # JAX counts negative places from the end
         rows = key.at[places].get(mode="fill", fill_value=jnp.nan)
         return jnp.sum(shares[..., None] * rows, axis=1)
 

@@ -88,9 +88,20 @@ def arrays(
     usual = f"{key}_test" if f"{key}_test" in held else "x_test"
     test_x, group = take("test_key", test_key, usual), take("group_key", group_key)
     pair, test_pair = take("pair_key", pair_key), None
+    if pair_key in ("", AUTO):
+        _refuse("pair_key", test_pair_key, "data.pair_key is ''")
+    if not group_key:
+        _refuse("group_key", test_group_key, "data.group_key is ''")
     test_group = None
     if test_x is None:
         test_y = None
+        if test_key == AUTO and pair_key and f"{pair_key}_test" in held:
+            raise ValueError(
+                f"data.test_key is 'auto', and {path} has {pair_key}_test, but no {key}_test; set"
+                " data.test_key to the name of the first test arrays, or to ''."
+            )
+        for option, name in (("pair_key", test_pair_key), ("group_key", test_group_key)):
+            _refuse(option, name, f"{path} has no test examples")
     elif test_fraction:
         raise ValueError(
             f"data.test_fraction is {test_fraction:g}, but {path} has test examples; set"
@@ -264,8 +275,19 @@ def _numbered(
     return list(labels), tuple(map(str, range(count)))
 
 
+def _refuse(option: str, name: str, why: str) -> None:
+    """Refuse the name of a test array that would not be read."""
+    if name not in ("", AUTO):
+        raise ValueError(f"data.test_{option} is {name!r}, but {why}; it must be '' or 'auto'.")
+
+
 def _codes(*groups: np.ndarray | None) -> list[np.ndarray | None]:
     """Return groups as integers."""
+    for group in groups:
+        if group is not None and group.dtype.kind not in "biuU":
+            raise ValueError(
+                f"data.group_key is an array of {group.dtype}; groups must be whole numbers or text."
+            )
     return [
         np.unique(group, return_inverse=True)[1] if group is not None and group.dtype.kind == "U" else group
         for group in groups

@@ -248,7 +248,7 @@ def read_split(place: pathlib.Path, keys: Keys) -> Described:
         else:
             labels += [()] * len(_table(file, (image,)))
         if keys.group:
-            groups += ["" if value is None else str(value) for value in table.column(keys.group).to_pylist()]
+            groups += [_group(value, file) for value in table.column(keys.group).to_pylist()]
     if not labels:
         raise ValueError(f"{place} has no rows.")
     return Described(place, files, image, classes, several, labels, groups)
@@ -380,15 +380,26 @@ def _classes(feature: Any, file: pathlib.Path) -> tuple[tuple[str, ...], bool]:
     return tuple(names), inner is not feature
 
 
+def _group(value: Any, file: pathlib.Path) -> str:
+    """Return the name of a row's group; "" without one."""
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(f"data.group is a column of {file} with {value!r}; a group is text or a number.")
+    return "" if value is None or value != value else str(value)
+
+
 def _names(value: Any, classes: tuple[str, ...], place: str) -> tuple[str, ...]:
     """Return the names of a row's labels."""
+    if isinstance(value, list):
+        value = [one for one in value if one is not None and one != -1]
     if value is None or value == -1:
         return ()
     if not classes:
         return label_names(value, place)
     numbers = value if isinstance(value, list) else [value]
     if wrong := [one for one in numbers if not isinstance(one, int) or not 0 <= one < len(classes)]:
-        raise ValueError(f"{place} has the label {wrong[0]!r}; it must be from 0 to {len(classes) - 1}.")
+        raise ValueError(
+            f"{place} has the label {wrong[0]!r}; it must be a whole number from 0 to {len(classes) - 1}."
+        )
     return tuple(dict.fromkeys(classes[one] for one in numbers))
 
 

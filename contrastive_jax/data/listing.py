@@ -233,6 +233,10 @@ def parse_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_without_repetition)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
+    except ValueError as error:
+        if "int_max_str_digits" in str(error):
+            raise ValueError("its JSON has an integer of thousands of digits") from None
+        raise
 
 
 def _with_path(path: str, entry: Any, label_key: str) -> dict[str, Any]:

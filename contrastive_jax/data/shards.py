@@ -75,8 +75,8 @@ def webdataset(
         image_key: extension of the images: ``jpg``, or ``left.png`` where samples have several; "auto": any image
             format, one per sample.
         label_key: extension of the labels, text such as ``cls``; or ``json.KEY``, a key of the sample's JSON, whose
-            value may be a list of labels; "auto": ``cls`` if there is one; "": no labels. A sample without a label
-            has label -1.
+            value may be a list of labels; "auto": ``cls`` if there is one; "": no labels. A sample without a label,
+            or with -1, has none.
         group: groups of images, which are never each other's negatives: ``json.KEY``, or a regular expression
             that is searched in the path ``SHARD/MEMBER`` and whose first group, or whole match, is the group's
             name. Images without a group's name are groups of their own.
@@ -343,7 +343,7 @@ def samples_of(root: pathlib.Path, shard: str, number: int, keys: Keys) -> list[
             if keys.label.startswith(JSON) or keys.group:
                 described = _described(stream, own, file)
             value = _label(stream, own, described, keys.label, file)
-            label = None if value is None else label_names(value, f"{image.name!r} of {file}")
+            label = None if value in (None, -1, "-1") else label_names(value, f"{image.name!r} of {file}")
             group = described.get(keys.group.removeprefix(JSON)) if keys.group else None
             if not isinstance(group, str | int | None):
                 raise ValueError(

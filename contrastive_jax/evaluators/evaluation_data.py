@@ -177,6 +177,14 @@ class EvaluationData:
             return np.arange(len(self.test))
         return np.sort(np.random.default_rng(seed).permutation(len(self.test))[:count])
 
+    @property
+    def unaugmented(self) -> str:
+        """Return why there are no augmented views: raw pixels, or equal views; "" if there are."""
+        if self.encoder is None:
+            return "raw pixels have no augmented views"
+        preset = self.pretrained.augment.get("preset")
+        return f"the views of augment.preset={preset} are equal" if preset in ("none", "unchanged") else ""
+
     def two_views(self, layer: str, number: np.ndarray, seed: int) -> np.ndarray:
         """Return features [n, 2, F] of two views of some test images, augmented as in pretraining.
 

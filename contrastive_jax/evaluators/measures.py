@@ -58,7 +58,7 @@ def geometry(
             return left_out(
                 "there are too few images: it needs at least two classes, and two images in a class"
             )
-        seen = None if subject.encoder is None else subject.two_views(layer, number, seed)
+        seen = None if subject.unaugmented else subject.two_views(layer, number, seed)
         measured = _geometry.evaluate(
             features, labels, layer=subject.layer(layer), t=t, self_pairs=self_pairs, metric=metric
         )
@@ -122,8 +122,8 @@ def lidar(
     check_seed(seed)
 
     def evaluate(subject):
-        if subject.encoder is None:
-            return left_out("raw pixels have no augmented views")
+        if subject.unaugmented:
+            return left_out(subject.unaugmented)
         number = subject.some(images, seed)
         pairs = [subject.two_views(layer, number, seed + i) for i in range((views + 1) // 2)]
         seen = np.concatenate(pairs, axis=1)
@@ -203,8 +203,8 @@ def mutual_information(
     check_seed(seed)
 
     def evaluate(subject):
-        if subject.encoder is None:
-            return left_out("raw pixels have no augmented views")
+        if subject.unaugmented:
+            return left_out(subject.unaugmented)
         number = subject.some(images, seed)
         if len(number) < 2:
             return left_out("there is one image only; a negative needs another")

@@ -24,6 +24,7 @@ class Embedded(NamedTuple):
     second_item: np.ndarray  # [n] int
     group: np.ndarray  # [n] int
     layer: str  # layer of the embeddings
+    held: str = "test"  # or validation: what the pairs were held out for
 
 
 Evaluate = Callable[[Embedded], dict]
@@ -45,7 +46,7 @@ def pair_retrieval(facts: EvalSpec) -> Evaluate:
         found = retrieval.cross_retrieval(*embedded[1:6])
         return found | {
             "protocol": f"retrieval among {found['first_items']} first and {found['second_items']} second arrays of"
-            f" {len(embedded.group)} test pairs, cosine, layer {embedded.layer}",
+            f" {len(embedded.group)} {embedded.held} pairs, cosine, layer {embedded.layer}",
             "settings": {"layer": embedded.layer, "pairs": len(embedded.group)},
         }
 

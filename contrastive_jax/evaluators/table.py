@@ -166,7 +166,8 @@ def print_table(
         fit = [t for t in (table, turned) if console.measure(t, options=unlimited).maximum <= console.width]
         console.print(fit[0] if fit else table)
     if measured:
-        table = Table("measure")
+        table = Table()
+        table.add_column("measure", overflow="fold")
         for name in results:
             table.add_column(name, justify="right")
         for column, names in measured.items():

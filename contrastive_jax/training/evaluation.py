@@ -223,7 +223,7 @@ class Evaluator:
     def _what(self) -> str:
         """Return a one-line description of the evaluation."""
         sizes = [
-            f"{len(train):,} training and {len(test):,} {self._held} images{f' of {name}' if name else ''}"
+            f"{len(train):,} training and {len(test):,} {self.held} images{f' of {name}' if name else ''}"
             for name, (train, test) in self.sets.items()
         ]
         rows = ", ".join(self.settings.evaluate.rows)
@@ -240,10 +240,10 @@ class Evaluator:
         metric = self.metric()
         beside = {"top1": "mean_per_class" if self._unbalanced else "", "top5": "top1"}.get(metric, "")
         kind = "synthetic" if self.settings.data.name == "synthetic" else "the"
-        table.print_table(results, metric=metric, beside=beside, images=f"{kind} {self._held} images")
+        table.print_table(results, metric=metric, beside=beside, images=f"{kind} {self.held} images")
 
     @property
-    def _held(self) -> str:
+    def held(self) -> str:
         """Return the name of the test images: validation if held out by ``data.validation``, else test."""
         return "validation" if self.settings.data.options.get("validation") else "test"
 

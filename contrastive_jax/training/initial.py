@@ -9,7 +9,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import sharding
 from contrastive_jax.config import Settings
 from contrastive_jax.models import norm
-from contrastive_jax.training import encoder
+from contrastive_jax.training import encoder, pairs
 from contrastive_jax.training.program import Program
 from contrastive_jax.training.run import Run
 from contrastive_jax.types import TrainState
@@ -43,6 +43,8 @@ def pretrained(run: Run, report: Callable[[str], None]) -> encoder.Saved:
             f"init.checkpoint={path!r} has encoder.variant={was}, and this config has {now}: the arrays"
             f" match, but the function differs. Set --config.encoder.variant={was}."
         )
+    if pairs.paired(run.settings):
+        report("second_encoder: from the seed, as init.checkpoint initialises the first encoder only")
     report(f"encoder: from {'' if saved.step is None else f'step {saved.step} of '}{path}")
     if changed:
         told = ", ".join(f"{leaf} was {was}, is {now}" for leaf, (was, now) in changed.items())

@@ -58,7 +58,9 @@ class PairEvaluator:
     @property
     def evaluates(self) -> bool:
         """Return whether there are test pairs, and columns that can be computed."""
-        return self.source.test is not None and bool(self._of_pairs or self.has_labels)
+        return self.source.test is not None and bool(
+            self._of_pairs or self.has_labels and self.towers[0].evaluators
+        )
 
     @property
     def has_labels(self) -> bool:
@@ -80,7 +82,9 @@ class PairEvaluator:
             rows, _ = subject.encoded(part)
             found.append(rows[self._layer].numpy())
         items = [_items(test.of_pair(number).image) for number in (0, 1)]
-        return Embedded(name, found[0], found[1], items[0], items[1], test.group, self._layer)
+        return Embedded(
+            name, found[0], found[1], items[0], items[1], test.group, self._layer, self.towers[0].held
+        )
 
     def look(self, weights: Weights, report: Callable[[str], None] = print) -> dict[str, float]:
         """Evaluate the columns of ``evaluate.look`` during training, see :meth:`Evaluator.look`."""
@@ -152,7 +156,7 @@ class PairEvaluator:
             f", without labels: {', '.join(of_towers)} skipped" if of_towers and not self.has_labels else ""
         )
         rows = ", ".join(self.settings.evaluate.rows)
-        return f"evaluating {rows} by {', '.join(columns)}; {test:,} test pairs{skipped}"
+        return f"evaluating {rows} by {', '.join(columns)}; {test:,} {self.towers[0].held} pairs{skipped}"
 
     def metric(self) -> str:
         """Return the score in the table of accuracies, see :meth:`Evaluator.metric`."""
@@ -160,7 +164,7 @@ class PairEvaluator:
 
     def print(self, results: Mapping[str, dict]) -> None:
         """Print the table."""
-        table.print_table(results, metric=self.metric(), images="the test pairs")
+        table.print_table(results, metric=self.metric(), images=f"the {self.towers[0].held} pairs")
 
 
 def _items(array: np.ndarray) -> np.ndarray:

@@ -81,9 +81,10 @@ def test_float32_is_float64s_at_a_small_temperature():
     np.testing.assert_allclose(found, expected, rtol=2e-4)
 
 
-def test_a_target_outside_of_the_batch_is_nan():
+@pytest.mark.parametrize("place", [ROWS, -1])
+def test_a_target_outside_of_the_batch_is_nan(place):
     places = PAIR[0].copy()
-    places[3, 1] = ROWS
+    places[3, 1] = place
     found = jax.jit(lambda places: soft_target_loss(A, B, (places, jnp.asarray(PAIR[1])), TAU))(places)
     np.testing.assert_array_equal(np.isnan(found), np.arange(ROWS) == 3)
 

@@ -127,6 +127,11 @@ def with_value(value, dtype=np.float64):
         ({"x": X}, {"memory_limit": 1e-9}, "data.memory_limit is 1e-09; the examples of .* take"),
         ({"x": X, "y": Y, "x_test": X, "y_test": np.full(20, "a")}, {}, "labels of .* have two types"),
         ({"x": X, "y": np.full(20, -2)}, {}, "labels .n. must be whole numbers from -1"),
+        ({"x": X, "g": Y / 2}, {"group_key": "g"}, "data.group_key is an array of float64"),
+        ({"x": X}, {"test_pair_key": "t"}, "data.test_pair_key is 't', but data.pair_key is ''"),
+        ({"x": X}, {"test_group_key": "g"}, "data.test_group_key is 'g', but data.group_key is ''"),
+        ({"x": X, "t": X}, {"pair_key": "t", "test_pair_key": "u"}, "is 'u', but .* has no test examples"),
+        ({"x": X, "t": X, "t_test": X}, {"pair_key": "t"}, "has t_test, but no x_test"),
         ({}, {}, "which contains no array"),
     ],
 )  # fmt: skip

@@ -148,6 +148,14 @@ def test_a_single_dataset_and_rows_without_labels(tmp_path):
     assert len(load(tmp_path / "all", label_key="").test) == 1
 
 
+def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
+    columns = {
+        "image": rows(encoded() for _ in range(5)),
+        "clip": [1.5, None, float("nan"), float("nan"), 1.5],
+    }
+    assert load(saved(tmp_path / "one", columns), group="clip").train.group.tolist() == [0, 1, 2, 3, 0]
+
+
 def test_columns_without_descriptions(tmp_path):
     """A table of binary images and of texts, as other programs write it."""
     (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "a.arrow"}]}')
@@ -264,7 +272,7 @@ HOSTILE = {
     ),
     "fewer classes": (
         _features(json.dumps({"info": {"features": FEATURES | {"label": CLASSES | {"names": ["one"]}}}})),
-        f"row 1 of .*{FILE} has the label 1; it must be from 0 to 0",
+        f"row 1 of .*{FILE} has the label 1; it must be a whole number from 0 to 0",
     ),
     "another schema": (
         lambda place: write(place / FILE, arrow.table({"a": [1]})),

@@ -330,6 +330,13 @@ def test_archives_that_somebody_sends(case, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
+def test_a_label_of_minus_one_is_none(tmp_path):
+    shard(tmp_path / "a.tar", {f"{n}.{end}": what for n in range(4) for end, what in
+                               {"png": encoded(), "cls": str((n % 3) - 1).encode()}.items()})  # fmt: skip
+    source = load(tmp_path)
+    assert source.classes == ("0", "1") and source.train.label.tolist() == [-1, 0, 1, -1]
+
+
 def test_a_label_that_is_no_text(tmp_path):
     shard(tmp_path / "a.tar", {"0.png": encoded(), "0.pyd": pickle.dumps(np.zeros(3))})
     with pytest.raises(ValueError, match=r"'0.pyd' of .*a.tar is not a text in UTF-8"):
