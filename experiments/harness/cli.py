@@ -1,6 +1,7 @@
 """The verbs of a table's command, and what a plan costs."""
 
 import argparse
+import contextlib
 import functools
 import importlib.util
 import json
@@ -10,7 +11,7 @@ import re
 import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from contrastive_jax.data import noise
@@ -97,10 +98,18 @@ def parser(about: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def _end_quietly() -> None:
-    """End what only prints from here on without a traceback where its output is cut off, ``| head``."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+@contextlib.contextmanager
+def _ends_quietly() -> Iterator[None]:
+    """End the process without a traceback if its output is cut off here, as by ``| head``."""
+    if not hasattr(signal, "SIGPIPE"):
+        yield
+        return
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        yield
+        sys.stdout.flush()
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def command_line(argv: list[str], tables: list[Table], about: str | None) -> int:
@@ -108,11 +117,15 @@ def command_line(argv: list[str], tables: list[Table], about: str | None) -> int
     options = parser(about).parse_args(argv)
     if options.verb == "render":
         pages = [render(table) for table in tables]
-        _end_quietly()
-        print(*pages, sep="\n")
+        with _ends_quietly():
+            print(*pages, sep="\n")
         return 0
-    if options.verb in ("plan", "diff"):
-        _end_quietly()
+    with _ends_quietly() if options.verb in ("plan", "diff") else contextlib.nullcontext():
+        return _over_cells(options, tables, about)
+
+
+def _over_cells(options: argparse.Namespace, tables: list[Table], about: str | None) -> int:
+    """Run a verb over the chosen cells of some tables; return the exit status."""
 
     def chosen(table: Table) -> list[Cell]:
         return [c for c in table.runs.get(options.scale, {}) if options.cells.search(" | ".join(c))]

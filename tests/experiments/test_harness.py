@@ -400,9 +400,11 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
 
 
 def test_a_table_without_runs_names_what_it_needs(capsys):
-    table = harness.table_of("experiments.flatnce.figure_3")
+    """And a verb leaves the process's handling of signals as it was."""
+    table, before = harness.table_of("experiments.flatnce.figure_3"), signal.getsignal(signal.SIGPIPE)
     with pytest.raises(SystemExit):
         cli.command_line(["plan", "--scale=paper"], [table], None)
+    assert signal.getsignal(signal.SIGPIPE) == before == signal.SIG_IGN
     assert (
         "the table has no runs here; it needs one host with 1, 2 and 4 equal GPUs" in capsys.readouterr().err
     )
