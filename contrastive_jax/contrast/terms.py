@@ -65,7 +65,7 @@ class Term(NamedTuple):
 
     @property
     def declared(self) -> losses.Declaration:
-        """What the loss declares beside its signature."""
+        """Properties that the loss declares beside its signature."""
         return losses.declaration(self.function)
 
     @property

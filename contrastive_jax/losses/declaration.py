@@ -1,4 +1,4 @@
-"""What a loss declares beside its signature: the multiples of 1 / tau that it reads, and what it does not support."""
+"""Properties that a loss declares beside its signature: multiples of 1 / tau, and what it does not support."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeVar

@@ -254,7 +254,7 @@ def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[s
             slots.put(slot)
 
     failures, running, processes = [], set(), set()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as progress, concurrent.futures.ThreadPoolExecutor(workers) as pool:
         bar = progress.add_task("cells", total=sum(map(len, todo)))
@@ -276,6 +276,8 @@ def _here(todo: list[list[Job]], replicas: int, workers: int, options: Mapping[s
             for process in list(processes):
                 process.terminate()  # it saves, and goes on when it is run again
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return failures
 
 

@@ -216,6 +216,17 @@ def test_random_projections_of_a_sphere_are_normal_and_of_a_point_are_not():
     assert near.max() < 0.06 and point.min() > 0.7
 
 
+@pytest.mark.parametrize("preset", ["none", "unchanged"])
+def test_equal_views_are_not_measured_as_augmented_ones(preset, monkeypatch):
+    monkeypatch.setitem(AUGMENT, "preset", preset)
+    for option in ("crop_min", "flip"):
+        monkeypatch.delitem(AUGMENT, option)
+    reason = f"the views of augment.preset={preset} are equal"
+    for name in ("mutual_information", "lidar"):
+        assert measure(name) == {"left_out": reason}
+    assert "alignment" not in measure("geometry")
+
+
 def test_pixels_several_labels_and_lone_classes_leave_out_what_makes_no_sense():
     assert measure("mutual_information", subject(pixels=True)) == {
         "left_out": "raw pixels have no augmented views"
