@@ -200,13 +200,6 @@ def saturated(comparison: Comparison, dtype: jnp.dtype | str) -> Array:
     return _mean(comparison, jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype))
 
 
-def info_nce_slope(comparison: Comparison) -> Array:
-    """Compute the derivative of the mean InfoNCE, without margin, in log(1 / tau) at fixed embeddings."""
-    weight = jax.nn.sigmoid(comparison.contrast(margin=False))
-    logit = (comparison.mean() - comparison.positive) / comparison.temperature
-    return jnp.mean(jnp.where(comparison.count > 0, weight * logit, 0.0))
-
-
 # Metrics that temperature rules may read by name (``Temperature.reads``): (comparison, compute type) -> scalar.
 OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
     "ess": lambda comparison, dtype: effective_sample_size(comparison),
@@ -220,8 +213,6 @@ OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
     "mi_estimate": lambda comparison, dtype: mi_estimate(comparison),
     "contrast_accuracy": lambda comparison, dtype: contrast_accuracy(comparison),
 }
-# All that the rules may read; what is not a metric is computed only for a rule that reads it.
-READABLE = OUTCOMES | {"info_nce_slope": lambda comparison, dtype: info_nce_slope(comparison)}
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
@@ -233,6 +224,7 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
+        **({} if comparison.bias is None else {"bias": comparison.bias}),
     }
 
 

@@ -42,6 +42,10 @@ METRICS = {
         "accuracy of the contrast", "curves", column="pair acc"
     ),
     "tau": Metric("temperature.", "temperature", "curves", column="tau"),
+    "bias": Metric(
+        "learnt part of the bias of the loss sigmoid, beside loss.sigmoid.bias; temperature=siglip only.",
+        "learnt bias", "diagnostics",
+    ),
     "ess": Metric(
         "effective sample size of the negatives' weights, as a share of their number, see effective_sample_size.",
         "effective sample size / negatives", "curves", column="ESS",
