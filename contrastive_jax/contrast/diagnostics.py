@@ -4,7 +4,8 @@ They are functions of the comparison, independent of the loss: the value of a su
 information (FlatNCE is always 1).
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,14 @@ LEAST = 1e-12  # smallest nonzero trace of a Gram matrix in float32
 
 @checked("diagnostics")
 def diagnostics(
-    dtype: str, *, quantiles: CountOrZero = 0, rankme: bool = False
+    dtype: str, apart: bool = False, *, quantiles: CountOrZero = 0, rankme: bool = False
 ) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
     """Return ``(comparison, outputs, label) -> metrics``, the training metrics of each step.
 
     Args:
       dtype: compute type of the network.
+      apart: whether the two views are those of two encoders; ``embedding_std`` and ``effective_rank`` are then the
+        smaller of theirs.
       quantiles: number of equal-probability bins in the histogram of contrasts that each log point has; 0: no
         histogram.
       rankme: log RankMe of the batch's projections; needs the eigenvalues of a [D, D] matrix at every step.
@@ -37,7 +40,7 @@ def diagnostics(
     """
 
     def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
-        metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label)
+        metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label, apart)
         if quantiles:
             c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
             metrics["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
@@ -228,12 +231,16 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
     }
 
 
-def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
-    """Compute metrics of the network's outputs."""
+def of_outputs(outputs: Outputs, label: Array, apart: bool = False) -> dict[str, Array]:
+    """Compute metrics of the network's outputs; ``apart``: the views are those of two encoders.
+
+    Two encoders that map all to one point each, but not to the same point, would together seem to vary.
+    """
     z = normalize(outputs.projection)
+    encoders = [z[:, :1], z[:, 1:]] if apart else [z]
     metrics = {
-        "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
-        "effective_rank": effective_rank(z),
+        "embedding_std": _least(jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5 for z in encoders),
+        "effective_rank": _least(map(effective_rank, encoders)),
         "uniformity": uniformity(z[:, 0]),
         "embedding_largest": jnp.max(jnp.abs(outputs.projection.astype(z.dtype))),
     }
@@ -242,6 +249,10 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
         labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
         metrics["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
     return metrics
+
+
+def _least(values: Iterable[Array]) -> Array:
+    return functools.reduce(jnp.minimum, values)
 
 
 def of_query_gradients(gradient: Array) -> dict[str, Array]:

@@ -626,7 +626,7 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
-        diagnose=settings.diagnostics(settings.dtype),
+        diagnose=settings.diagnostics(settings.dtype, second is not None),
         gradient_snr=settings.gradient_snr(),
         online_views=compared.online,
         target_views=compared.target,

@@ -110,7 +110,8 @@ METRICS = {
         "uniformity", "diagnostics",
     ),
     "effective_rank": Metric(
-        "effective number of directions in which the normalised projections vary, see effective_rank.",
+        "effective number of directions in which the normalised projections vary, see effective_rank; the"
+        " smaller of two encoders.",
         "effective rank", "diagnostics"
     ),
     "rankme": Metric(
@@ -120,7 +121,8 @@ METRICS = {
     ),
     "embedding_std": Metric(
         "standard deviation of the normalised projections over the batch, averaged over dimensions,"
-        " times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).",
+        " times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse);"
+        " the smaller of two encoders.",
         "embedding std", "diagnostics",
     ),
     "embedding_largest": Metric(

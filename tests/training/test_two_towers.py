@@ -24,10 +24,14 @@ from contrastive_jax.contrast.candidates import other_view
 from contrastive_jax.contrast.comparison import Compare, cosine
 from contrastive_jax.contrast.temperature import Slopes, learnt, siglip
 from contrastive_jax.contrast.terms import make_terms, total_loss
+from contrastive_jax.evaluators import table
+from contrastive_jax.evaluators.pairs import Embedded, pair_retrieval
 from contrastive_jax.evaluators.retrieval import cross_retrieval
 from contrastive_jax.training import loop, recipe
 from contrastive_jax.training import pairs as towers_of
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.pair_evaluation import evaluator_of
+from contrastive_jax.types import Outputs
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/how_to/two_towers.md").read_text()
 ONE = jax.devices()[:1]
@@ -259,6 +263,74 @@ def test_equal_embeddings_are_retrieved_by_chance_and_perfect_ones_always():
     assert "to_first_at_1" in few and "to_first_at_5" not in few  # five of five are no retrieval
 
 
+def test_encoders_that_map_all_to_one_point_have_a_reason_and_an_alarm():
+    draw, number = np.random.default_rng(2).normal(size=(20, 4)).astype(np.float32), np.arange(20)
+    point = np.full((20, 4), 0.3, np.float32)
+    scaled = point * np.linspace(1.0, 3.0, 20, dtype=np.float32)[:, None]  # one direction
+    judge = pair_retrieval(None)
+    for one, other, which in ((scaled, draw, "first"), (draw, point, "second"), (point, -point, "first")):
+        found = table.judged(judge, Embedded("trained", one, other, number, number, number, "projection_1"))
+        assert found == {
+            "failed": f"collapse: all embeddings of the {which} arrays are one point, so that no order is theirs."
+        }
+        metrics = of_two(one, other)
+        assert metrics["embedding_std"] < 1e-3 and metrics["effective_rank"] < 1e-3
+    near = point + 1e-4 * draw
+    assert "to_second_at_1" in judge(Embedded("trained", near, draw, number, number, number, "projection_1"))
+    alone = [diagnostics.of_outputs(outputs_of(x, x), jnp.zeros(20, int)) for x in (draw, draw[:, ::-1] ** 3)]
+    for name in ("embedding_std", "effective_rank"):
+        least = min(float(metrics[name]) for metrics in alone)
+        assert of_two(draw, draw[:, ::-1] ** 3)[name] == pytest.approx(least, rel=1e-5)
+
+
+def test_a_column_of_pairs_that_fails_is_left_out_and_reported_once(file):
+    columns = {"retrieval": {"name": "pair_retrieval"}, "knn": {"name": "knn", "k": 3}}
+    run = runs.prepare(config_of(file, **{"evaluators": str(columns), "evaluate.look": ("retrieval",)}), ONE)
+    reports, number = [], np.arange(20)
+    with jax.set_mesh(run.mesh):
+        evaluator = evaluator_of(run.settings, run.source, run.mesh, run.evaluators)
+        evaluator.embedded = lambda name, weights: Embedded(
+            name, *np.ones((2, 20, 4), np.float32), number, number, number, "projection_1"
+        )
+        assert [evaluator.look(None, reports.append) for _ in range(2)] == [{}, {}]
+    assert len(reports) == 1 and reports[0].startswith("evaluate.look: retrieval failed: collapse")
+
+
+@over(
+    [{"data.validation": 0.2}, {"data.validation": 0.2, "data.label_key": "", "data.test_label_key": ""}, {}]
+)
+def test_the_words_of_held_out_pairs(leaves):
+    labelled = "data.label_key" not in leaves
+    columns = {"retrieval": {"name": "pair_retrieval"}, "knn": {"name": "knn", "k": 3}}
+    run = runs.prepare(config_of(PLACE[0], evaluators=str(columns), **leaves), ONE)
+    with jax.set_mesh(run.mesh):
+        evaluator = evaluator_of(run.settings, run.source, run.mesh, run.evaluators)
+    held = f"{len(run.source.test)} " + ("validation pairs" if "data.validation" in leaves else "test pairs")
+    by = "retrieval, knn" if labelled else "retrieval"
+    skipped = "" if labelled else ", without labels: knn skipped"
+    assert evaluator._what() == f"evaluating trained, untrained, raw pixels by {by}; {held}{skipped}"
+    embedded = Embedded(
+        "", *np.eye(20)[None].repeat(2, 0), *[np.arange(20)] * 3, "projection_1", evaluator.towers[0].held
+    )
+    assert held.split()[1] + " pairs, cosine" in pair_retrieval(None)(embedded)["protocol"]
+
+
+@over([{}, {"data.label_key": "", "data.test_label_key": ""}])
+def test_pairs_without_columns_are_not_evaluated(leaves):
+    run = runs.prepare(config_of(PLACE[0], evaluators="{}", **{"evaluate.look": ()}, **leaves), ONE)
+    with jax.set_mesh(run.mesh):
+        assert not evaluator_of(run.settings, run.source, run.mesh, run.evaluators).evaluates
+
+
+def outputs_of(one, other):
+    views = jnp.stack([jnp.asarray(one), jnp.asarray(other)], axis=1)
+    return Outputs(views, views, views, jnp.zeros((len(one), 2, 0)))
+
+
+def of_two(one, other):
+    return diagnostics.of_outputs(outputs_of(one, other), jnp.zeros(len(one), int), apart=True)
+
+
 # -------------------------------------------------------------------------------------------- network
 
 
@@ -305,8 +377,9 @@ def test_a_pair_has_one_view_of_each_array_with_a_key_of_its_own(file):
 @pytest.mark.run
 @pytest.mark.parametrize("loss", ["clip", "siglip"])
 def test_the_loss_of_two_towers_on_one_device_and_eight(loss, file, x64):  # noqa: F811
-    group = {"data.group_key": "kind"} if loss == "clip" else {"loss": "sigmoid", "temperature": "siglip"}
-    config = config_of(file, **{"dtype": "float64", "optimizer": "sgd", **group})
+    printed = {"loss": "sigmoid", "temperature": "siglip", "temperature.tau": 0.1}
+    leaves = {"data.group_key": "kind"} if loss == "clip" else printed
+    config = config_of(file, **{"dtype": "float64", "optimizer": "sgd", **leaves})
     one, history, _ = run_on(ONE, config)
     eight, others, _ = run_on(jax.devices(), config)
     for a, b in zip(history, others, strict=True):
