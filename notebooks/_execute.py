@@ -70,9 +70,7 @@ def execute(script: pathlib.Path) -> nbformat.NotebookNode:
     }  # of tests: eight devices
     environment = own | {"JAX_PLATFORMS": "cpu", "COLUMNS": "100"}
     folder = {"metadata": {"path": str(script.parent)}}
-    # Outputs arrive behind the reply of their cell; after 4 s, nbclient's default, a loaded machine would lose them.
-    patience = {"timeout": 1200, "startup_timeout": 600, "iopub_timeout": 600, "raise_on_iopub_timeout": True}
-    NotebookClient(notebook, kernel_name="python3", resources=folder, **patience).execute(env=environment)
+    NotebookClient(notebook, timeout=1200, kernel_name="python3", resources=folder).execute(env=environment)
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number}"
         cell.metadata.pop("execution", None)  # times of day

@@ -113,30 +113,6 @@ def test_stale_outputs_differ_whatever_the_numbers():
     assert shape(nbformat.v4.new_output("display_data", data=printed)) == shape(said("top-1 2 %"))
 
 
-LATE = """# ---
-# jupyter:
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
-# ---
-# %%
-import time
-
-get_ipython().kernel.iopub_thread.io_loop.add_callback(time.sleep, 6)
-time.sleep(0.2)
-print("late")
-"""
-
-
-@pytest.mark.run
-def test_outputs_that_arrive_late_are_kept(tmp_path):
-    """A loaded machine sends outputs seconds after their cell has ended."""
-    (tmp_path / "late.py").write_text(LATE)
-    (cell,) = execute.execute(tmp_path / "late.py").cells
-    assert [output.text for output in cell.outputs] == ["late\n"]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
