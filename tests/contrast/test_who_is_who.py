@@ -112,4 +112,4 @@ def test_every_method_is_on_the_page_of_citations():
     missing = [method for method in METHODS if not any(fnmatch.fnmatch(method, name) for name in named)]
     assert missing == ["supervised"]  # cross-entropy
     keys = re.findall(r"^@\w+\{(\w+),", page, re.MULTILINE)
-    assert len(keys) == len(set(keys)) == page.count("title={")
+    assert len(keys) == len(set(keys)) == page.count("\n  title={")
