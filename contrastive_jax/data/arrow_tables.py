@@ -10,6 +10,7 @@ import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.image_files import class_names, label_array, numbered_groups, source_of
+from contrastive_jax.data.image_folder import check_links
 from contrastive_jax.data.listing import label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, White
@@ -77,8 +78,9 @@ def huggingface(
             a sharper cubic kernel.
 
     Raises:
-        ValueError: a description or an Arrow file that is damaged or names another folder, a missing column or
-            split, a column of another type, a label outside its classes, an image that cannot be read.
+        ValueError: a description or an Arrow file that is damaged or names another folder, a file that occurs twice,
+            through a link, a missing column or split, a column of another type, a label outside its classes, an image
+            that cannot be read.
         FileNotFoundError: a missing folder, or one that ``save_to_disk`` did not write.
         ImportError: pyarrow is not installed.
     """
@@ -110,6 +112,8 @@ def huggingface(
             f" {test.image!r}; set data.image_key to a column of both."
         )
     splits = [train, test] if test else [train]
+    root = pathlib.Path(dir).expanduser()
+    check_links(root, *([str(file.relative_to(root)) for file in s.files] for s in (train, test) if s))
     labels, groups = (
         [*itertools.chain.from_iterable(some)] for some in zip(*(s[-2:] for s in splits), strict=True)
     )
