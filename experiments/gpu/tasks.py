@@ -62,7 +62,7 @@ TASKS = {
         (Command(("-m", "experiments.gpu.correctness", "--methods=flatclr_ess"), "correctness"),),
     ),
     "benchmarks": Task(
-        "the step against PyTorch, against the bare network, in memory; replicas against processes",
+        "the step against PyTorch, against the bare network; replicas against processes",
         "",
         (
             *(
@@ -82,7 +82,6 @@ TASKS = {
                 script("determinism", f"--config={config}", out=f"determinism_{config}")
                 for config in ("simclr_cifar10", "flatclr_imagenet")
             ),
-            script("memory", "--batches=64,128", "--dtype=bfloat16", "--check=256,1024", out="memory"),
             *(
                 script(*RACE, f"--width={w}", "--end-to-end", out=f"against_pytorch_end_to_end_{w}")
                 for w in WIDTHS
