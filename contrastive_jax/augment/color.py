@@ -13,7 +13,6 @@ from jax import lax
 
 from contrastive_jax.augment.geometry import between, order_free_sum, uniform
 
-STYLES = ("tf", "torchvision")
 EDGES = {"zero": "constant", "reflect": "reflect", "edge": "edge", "valid": None}
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
