@@ -35,7 +35,7 @@ from contrastive_jax.contrast.negatives import random as sampled_negatives
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
 from contrastive_jax.contrast.temperature import Temperature
-from contrastive_jax.contrast.terms import Term, make_term
+from contrastive_jax.contrast.terms import ROWS, Term, make_term
 from contrastive_jax.types import Array, Pool
 
 SCORES = {"cosine": cosine, "dot": dot}
@@ -51,6 +51,7 @@ PROVIDED = (
     "temperature",
     "cross",
     "same",
+    "pair_logits",
     "surplus",
     "mean",
 )  # quantities that two arrays of embeddings define
@@ -434,7 +435,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
 
 def _check_several(loss: str, term: Term, summation: str) -> None:
     """Raise ValueError unless the loss is defined for several positives with this summation."""
-    one = [name for name in term.quantities if name in ("positive", "cross", "same", "mean")]
+    one = [name for name in term.quantities if name in ("positive", *ROWS, "mean")]
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
@@ -536,7 +537,7 @@ def _source(name: str, rows: int, directions: int, extra: Pool | None, engine: s
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:
     """Raise ValueError unless all candidates are from the batch and the loss reads only sums over them."""
-    if negatives is not None or queue is not None or {"cross", "same"} & set(term.quantities):
+    if negatives is not None or queue is not None or ROWS & set(term.quantities):
         what = (
             f"negatives={negatives}"
             if negatives is not None

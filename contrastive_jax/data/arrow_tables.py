@@ -17,6 +17,7 @@ from contrastive_jax.data.image_files import (
     root_of,
     source_of,
 )
+from contrastive_jax.data.image_folder import check_links
 from contrastive_jax.data.listing import label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.storage import Source
@@ -57,8 +58,9 @@ def huggingface(
             own; "": each image is its own group.
 
     Raises:
-        ValueError: a description or an Arrow file that is damaged or names another folder, a missing column or
-            split, a column of another type, a label outside its classes, an image that cannot be read.
+        ValueError: a description or an Arrow file that is damaged or names another folder, a file that occurs twice,
+            through a link, a missing column or split, a column of another type, a label outside its classes, an image
+            that cannot be read.
         FileNotFoundError: a missing folder, or one that ``save_to_disk`` did not write.
         ImportError: pyarrow is not installed.
     """
@@ -87,6 +89,8 @@ def huggingface(
             f" {test.image!r}; set data.image_key to a column of both."
         )
     splits = [train, test] if test else [train]
+    root = pathlib.Path(dir).expanduser()
+    check_links(root, *([str(file.relative_to(root)) for file in s.files] for s in (train, test) if s))
     labels, groups = (
         [*itertools.chain.from_iterable(some)] for some in zip(*(s[-2:] for s in splits), strict=True)
     )

@@ -170,7 +170,7 @@ def split_folders(
     return train, test
 
 
-def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -> None:
+def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str] = ()) -> None:
     """Refuse a file that occurs twice, through a link: it would be a test image too, or its own negative.
 
     Raises:

@@ -35,6 +35,7 @@ from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.data.split import Indices
 from contrastive_jax.kinds import Ge, check_values
+from contrastive_jax.native import resize
 from contrastive_jax.system import signals
 from contrastive_jax.types import Array, Batch, Example
 
@@ -107,7 +108,7 @@ class Loader:
             records = self.records.read(rows)
             pictures = [pixels.opened(record.image, self._channels, self.size) for record in records]
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
-            image = pixels.views(pictures, self.cut, boxes)
+            image = pixels.views(pictures, self.cut, boxes, self._channels)
         except (Unreadable, pixels.Damaged):  # a record is corrupt: read them one by one
             examples = [self._one(int(position), messages) for position in positions]
             rows = np.array([row for row, _, _ in examples], np.int32)
@@ -144,7 +145,7 @@ class Loader:
                 (record,) = self.records.read([row])
                 picture = pixels.opened(record.image, self._channels, self.size)
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
-                views = picture.cut(self.cut, boxes[0])
+                (views,) = pixels.views([picture], self.cut, boxes, self._channels)
             except (Unreadable, pixels.Damaged) as error:
                 corrupt = Unreadable.of(self.records, row, error)
                 if not self.replace:
@@ -609,6 +610,7 @@ class Streamed:
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """Return the loader that reads this split in the given order."""
+        resize.resizer()  # compiled here, once, before workers look for it
         return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 
