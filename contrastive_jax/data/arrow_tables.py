@@ -46,6 +46,7 @@ def huggingface(
 
     The Arrow files are memory-mapped, so rows are read in any order. Images are converted as those of a folder
     (:func:`image_folder.folder`). Needs the extra ``arrow``; the package ``datasets`` is not needed.
+    The options after ``group`` are those of :class:`image_files.ImageOptions`.
 
     Args:
         dir: folder that ``save_to_disk`` wrote.

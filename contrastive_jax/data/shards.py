@@ -54,6 +54,7 @@ def webdataset(
     The members of a sample share their path up to the first dot of the file name: ``0001.jpg``, ``0001.cls``,
     ``0001.json``. The start of a run reads every member's header. Images are read in place, in any order, and
     converted as those of a folder (:func:`image_folder.folder`). Pickled members (``.pyd``) are never read.
+    The options after ``group`` are those of :class:`image_files.ImageOptions`.
 
     Args:
         dir: folder of the shards (``*.tar``, in sub-folders too), or one shard; compressed shards are refused.

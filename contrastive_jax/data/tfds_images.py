@@ -35,6 +35,8 @@ def tfds(
 ) -> Source:
     """Load a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
+    The options after ``label_key`` are those of :class:`storage.StorageOptions`.
+
     Args:
         set: TFDS name of the data set; a prepared set needs no builder code. ``data.name`` can be this name
             itself, without ``set``.
