@@ -152,8 +152,6 @@ def test_labels_of_json_are_found_without_cls(described, names):
         found = [np.flatnonzero(row) for row in label] if label.ndim == 2 else label[:, None]
         texts = [" ".join(source.classes[n] for n in row) for row in found]
         assert texts == [" ".join(sorted(n.split())) for n in names]
-            " ".join(sorted(n.split())) for n in names
-        ]
     assert with_cls.classes == ("c",) and with_cls.train.label.tolist() == [-1, 0]
 
 
