@@ -27,7 +27,7 @@ from contrastive_jax.contrast.terms import make_terms, total_loss
 from contrastive_jax.evaluators import table
 from contrastive_jax.evaluators.pairs import Embedded, pair_retrieval
 from contrastive_jax.evaluators.retrieval import cross_retrieval
-from contrastive_jax.training import loop, recipe
+from contrastive_jax.training import initial, loop, program, recipe
 from contrastive_jax.training import pairs as towers_of
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.pair_evaluation import evaluator_of
@@ -201,6 +201,16 @@ def test_images_and_tokens_are_checked_each(leaves, message):
     small = dict.fromkeys(TINY.keys() & {"encoder.layers", "second_encoder.width", "encoder.width"})
     with pytest.raises(ValueError, match=message):
         runs.prepare(config_of(PLACE[0], kinds, **small, **leaves), ONE)
+
+
+def test_one_encoder_has_no_second_checkpoint():
+    settings = configs.as_settings(
+        configs.resolve("digits", [("init.second_checkpoint", "runs/a")]).to_dict()
+    )
+    with pytest.raises(
+        ValueError, match="init.second_checkpoint is 'runs/a'; it must be '' without second_encoder"
+    ):
+        initial.paths(settings)
 
 
 def test_one_encoder_has_no_columns_or_views_of_pairs(file):
@@ -569,9 +579,24 @@ def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monke
     )  # fmt: skip
     assert {name: found["trained"]["retrieval"][name] for name in ours} == ours
 
-    more = config | {"init": {"checkpoint": str(whole)}, "seed": 1}
-    more["train"] = config["train"] | {"duration": "1 step"}
-    loop.train(more, str(tmp_path / "more"), quiet=True, devices=ONE)  # the first encoder's weights
+    for given in (("checkpoint",), ("second_checkpoint",), ("checkpoint", "second_checkpoint")):
+        more = config | {"init": config["init"] | dict.fromkeys(given, str(whole)), "seed": 1}
+        run, said = runs.prepare(more, ONE), []
+        with jax.set_mesh(run.mesh):
+            params = jax.device_get(initial.first_state(program.single(run), said.append).params)
+        fresh = run.recipe.init_network(1)[0]
+        for number, option in enumerate(("checkpoint", "second_checkpoint")):
+            own, now = (models.of_tower(tree, number) for tree in (fresh, params))
+            wanted = encoders[number].params if option in given else own
+            jax.tree.map(np.testing.assert_array_equal, now["encoder"], wanted["encoder"])
+            jax.tree.map(np.testing.assert_array_equal, now["projector"], own["projector"])
+            name = ("encoder", "second_encoder")[number]
+            assert f"{name}: from {f'step 6 of {whole}' if option in given else 'the seed'}" in said
+    other = config_of(file, **{"second_encoder.width": 16, "init.second_checkpoint": str(whole)})
+    with pytest.raises(
+        ValueError, match="init.second_checkpoint=.* does not match the second_encoder of this config"
+    ):
+        initial.check(runs.prepare(other, ONE), str(tmp_path / "new"))
     described = describe.describe(config, str(whole), quiet=True)
     assert described["gflops_per_step"] > 0
     report.report(config, str(whole), quiet=True)
