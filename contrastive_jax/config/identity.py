@@ -1,14 +1,16 @@
 """Identity of a run: differences between configs, and the leaves that a continuation may change."""
 
+import functools
 import hashlib
 import json
 import re
+import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ml_collections import ConfigDict
 
-from contrastive_jax.config.settings import completed, plain
+from contrastive_jax.config.settings import base, completed, plain
 
 if TYPE_CHECKING:
     from contrastive_jax.config.resolved import Settings
@@ -71,6 +73,12 @@ def leaves(config: "Config", prefix: str = "") -> dict[str, Any]:
         else:
             by_name[f"{prefix}{name}"] = value
     return by_name
+
+
+@functools.cache
+def base_leaves() -> Mapping[str, Any]:
+    """Return the leaves of the base config."""
+    return types.MappingProxyType(leaves(base()))
 
 
 def diff(first: "Config", second: "Config") -> dict[str, tuple[Any, Any]]:

@@ -8,9 +8,10 @@ function may be set by the function's name alone: ``--config.temperature=ess``, 
 """
 
 import ast
-import copy
+import functools
 import inspect
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from ml_collections import ConfigDict
 from contrastive_jax import kinds
 from contrastive_jax.config import approval, schema
 from contrastive_jax.config.files import load, suggest
-from contrastive_jax.config.identity import leaves
+from contrastive_jax.config.identity import base_leaves, leaves
 from contrastive_jax.config.resolved import Settings, settings_of
 from contrastive_jax.config.settings import Finder, base, complete, plain, settle
 from contrastive_jax.contrast.terms import canonical
@@ -45,7 +46,7 @@ def resolve(spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str
 
 def _resolve(
     spec: str | None, overrides: Sequence[tuple[str, Any]] | Mapping[str, Any], find: Finder
-) -> ConfigDict:
+) -> dict[str, Any]:
     """Return the config with the overrides, without validating the values of its file."""
     overrides = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     if wrong := [one for one in overrides if not isinstance(one, tuple | list) or len(one) != 2]:
@@ -55,9 +56,9 @@ def _resolve(
         )
     given = {name: str(value) for name, value in overrides}
     approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
-    before = complete(base() if spec is None else load(spec), find)
-    config = copy.deepcopy(before)
-    with config.unlocked(), config.ignore_type():
+    before = complete(base() if spec is None else load(spec), find).to_dict()
+    config = ConfigDict(before, type_safe=False)
+    with config.unlocked():
         choices = {name: _choose(config, name, text, find) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()}, find)
     known, settings = leaves(config), plain(config)
@@ -74,9 +75,11 @@ def _resolve(
                 hint = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'} it."
             raise ValueError(f"--config.{name}: there is no such option. {hint}")
         values[name] = _value(settings, name, text, find)
-    with config.ignore_type():
-        config.update_from_flattened_dict(values)
-    return config
+    for name, value in values.items():
+        *path, option = name.split(".")
+        section = functools.reduce(dict.__getitem__, path, settings)
+        section[option] = json.loads(json.dumps(value))  # tuples as lists
+    return settings
 
 
 def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[Settings]:
@@ -98,7 +101,7 @@ def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[
     if not any(map(_LIST.fullmatch, given.values())):
         return [settings(overrides)]
     # The functions that overrides name determine the options' types: apply all overrides but lists first.
-    chosen = plain(_resolve(spec, [pair for pair in given.items() if not _LIST.fullmatch(pair[1])], find))
+    chosen = _resolve(spec, [pair for pair in given.items() if not _LIST.fullmatch(pair[1])], find)
     values = [[(name, part) for part in _several(chosen, name, text, find)] for name, text in given.items()]
     return [settings(combination) for combination in itertools.product(*values)]
 
@@ -108,7 +111,7 @@ def _several(settings: Mapping[str, Any], name: str, text: str, find: Finder) ->
     leaf = _leaf(name)
     if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf, find):
         return [text]
-    each = kinds.basic(schema.kind_of(settings, leaf, leaves(base()), find)) - {
+    each = kinds.basic(schema.kind_of(settings, leaf, base_leaves(), find)) - {
         type(None)
     }  # a tuple is one value
     return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
@@ -206,7 +209,7 @@ def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> A
     Raises:
       ValueError: the text is not a value of that type.
     """
-    kind = schema.kind_of(settings, name, leaves(base()), find)
+    kind = schema.kind_of(settings, name, base_leaves(), find)
     literal = {"true": True, "false": False}.get(text.lower(), _literal(text))
     several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
     if kind is None:  # an option without annotation, of a user's function

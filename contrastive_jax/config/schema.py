@@ -17,7 +17,7 @@ from contrastive_jax import augment, data, evaluators, losses
 from contrastive_jax.augment import arrays, presets
 from contrastive_jax.config import sections
 from contrastive_jax.config.files import suggest
-from contrastive_jax.config.identity import leaves
+from contrastive_jax.config.identity import base_leaves, leaves
 from contrastive_jax.config.settings import CHOICES, NAMED, Finder, base
 from contrastive_jax.contrast.diagnostics import diagnostics
 from contrastive_jax.contrast.terms import known_losses
@@ -165,7 +165,7 @@ def option_of(settings: Mapping[str, Any], leaf: str, find: Finder | None = None
 
 def every() -> list[Option]:
     """Return all options that configs may have, in the order of :func:`config.base`."""
-    options, defaults = [], leaves(base())
+    options, defaults = [], base_leaves()
     general = parameters(sections.General)
     for section in dict.fromkeys(["", *(name for name in base() if name not in general)]):
         path = f"{section}.*" if section in ("loss", "evaluators") else section
@@ -193,6 +193,11 @@ def _reachable(path: str, leaf: str, base: Mapping[str, Any]) -> bool:
 FILE_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no separator, parent folder or hidden file
 
 
+@functools.cache
+def _base_sections() -> dict[str, Any]:
+    return base().to_dict()
+
+
 def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
     """Refuse a config with missing or unknown leaves, or with values that their annotations do not allow.
 
@@ -201,14 +206,14 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
     Raises:
       ValueError: one sentence with the leaf, its value and the allowed values.
     """
-    whole, find = base(), find or Finder()
-    for section, default in whole.items():
+    find = find or Finder()
+    for section, default in _base_sections().items():
         if section in settings:
             _check_section(section, settings[section], default)
         else:
             raise ValueError(f"{section} is missing; every config must have this section.")
     check_names(settings, find)
-    defaults, given = leaves(whole), leaves(settings)
+    defaults, given = base_leaves(), leaves(settings)
     for name in defaults:
         section = name.split(".")[0]
         chosen = section in (*NAMED, "loss", "evaluators")
