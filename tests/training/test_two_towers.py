@@ -444,6 +444,8 @@ def test_the_loss_of_two_towers_on_one_device_and_eight(loss, file, x64):  # noq
         )["projection_1"]
         for number, settings in enumerate(towers_of.tower(run.settings, i) for i in (0, 1))
     )
+    for name in ("embedding_std", "effective_rank"):
+        np.testing.assert_allclose(history[0][name], of_two(a, b)[name], rtol=1e-6)
     if loss == "clip":
         wanted = contrastive_loss(a, b, "info_nce", 0.07, candidates="other_view", group=batch.group).mean()
         np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
