@@ -730,8 +730,8 @@ ENCODERS = [
     *of(
         "training/initial.py",
         "commands/test_export.py",
-        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and run.settings.encoder.name == "resnet":', "if False:"),
-        ("one's own option called variant is refused", ' and run.settings.encoder.name == "resnet":', ":"),
+        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and settings.encoder.name == "resnet":', "if False:"),
+        ("one's own option called variant is refused", ' and settings.encoder.name == "resnet":', ":"),
         ("statistics are not compared", "in zip((saved.params, saved.stats), wanted, strict=True):", "in zip((saved.params,), wanted):"),
     ),
 ]  # fmt: skip
