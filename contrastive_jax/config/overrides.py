@@ -111,7 +111,9 @@ def _several(settings: Mapping[str, Any], name: str, text: str, find: Finder) ->
     leaf = _leaf(name)
     if not _LIST.fullmatch(text) or leaf not in leaves(settings) and not _is_required(settings, leaf, find):
         return [text]
-    each = kinds.basic(schema.kind_of(settings, leaf, base_leaves(), find)) - {type(None)}  # a tuple is one value
+    each = kinds.basic(schema.kind_of(settings, leaf, base_leaves(), find)) - {
+        type(None)
+    }  # a tuple is one value
     return [part.strip() for part in text.split(",")] if each and each <= {int, float} else [text]
 
 

@@ -257,7 +257,7 @@ def test_a_library_of_other_functions_is_refused(tmp_path):
 def gone(*texts):
     """Whether no process whose command has one of the texts is left; a killed one may need a moment to end."""
     deadline = time.monotonic() + 10
-    while left := [process for text in texts for process in processes(text)]:
+    while any(processes(text) for text in texts):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
