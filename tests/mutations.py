@@ -648,6 +648,7 @@ REPLICAS = [
         "training/resume.py",
         "training/test_replicas.py",
         ("other replicas go on", "if before == these:", "if True:"),
+        run=True,
     ),
     *of(
         "training/recorder.py",

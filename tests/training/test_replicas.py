@@ -78,7 +78,17 @@ def assert_replicas_are_single_runs(given, devices=ONE):
 FORMULAS = (
     *("flatclr", "flat_nce_plus", "dcl", "macl_without_reweighting", "macl_w", "simclr_k", "swd_normal"),
     *("swd_hypercube", "moco_v2", "eqco_moco_v2", "ifm", "rince", "alpha_cl", "label_smoothing", "vrns"),
-    *("dhel", "spectral", "kcl", "f_micl", "temperature_free", "dystress", "adnce", "margin_mask", "hardness"),
+    *(
+        "dhel",
+        "spectral",
+        "kcl",
+        "f_micl",
+        "temperature_free",
+        "dystress",
+        "adnce",
+        "margin_mask",
+        "hardness",
+    ),
 )
 
 
@@ -250,6 +260,7 @@ def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     jax.tree.map(np.testing.assert_array_equal, held, expected.params)
 
 
+@pytest.mark.run
 def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):
     given, workdir, results = whole
     with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
