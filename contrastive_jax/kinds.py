@@ -298,6 +298,7 @@ _SHORT = {types.NoneType: "None", bool: "True or False", int: "a whole number", 
 # ------------------------------------------------------------------------------------------------ calls
 
 F = TypeVar("F", bound=Callable)
+T = TypeVar("T")
 
 
 def check(function: Callable, options: Mapping[str, Any], path: str = "") -> None:
@@ -348,5 +349,30 @@ def checked(path: str = "") -> Callable[[F], F]:
             return function(*arguments, **options)
 
         return typing.cast(F, called)
+
+    return decorate
+
+
+def with_options(record: type, path: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return a decorator for a function of several that share options, the fields of the dataclass ``record``.
+
+    The function takes the record as its only positional argument. Its callers give the fields by name, like its
+    own options, and all are checked, see :func:`check`. Signature and docstring list the fields after them.
+    """
+    shared = parameters(record)
+    entries = [inspect.cleandoc(part.__doc__ or "").partition("Args:")[2] for part in record.__mro__[:-1]]
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def called(**options):
+            check(called, options, path)
+            given = {name: options.pop(name) for name in shared if name in options}
+            return function(record(**given), **options)
+
+        own = parameters(function)
+        called.__signature__ = inspect.Signature([*own.values(), *shared.values()])  # type: ignore[attr-defined]
+        described, errors, raised = inspect.cleandoc(function.__doc__ or "").partition("\n\nRaises:")
+        called.__doc__ = "".join([described, *map(str.rstrip, entries), errors, raised])
+        return called
 
     return decorate

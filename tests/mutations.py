@@ -822,9 +822,10 @@ TWO_TOWERS = [
          "wrong = len(candidates) - right[:, None] - 0 * np.arange(k)"),
     ),
     *of(
-        "contrast/diagnostics.py",
+        "contrast/comparison.py",
         "training/test_two_towers.py",
-        ("tau learns DCL", "jnp.where(comparison.count > 0, weight * logit, 0.0)", "jnp.where(comparison.count > 0, logit, 0.0)"),
+        ("tau learns the other way", "tau * jnp.exp(-slopes.log_scale)", "tau * jnp.exp(slopes.log_scale)"),
+        ("the bias is not learnt", "else bias + slopes.bias", "else bias"),
     ),
     *of(
         "losses/sigmoid_pairs.py",

@@ -18,6 +18,7 @@ import numpy as np
 
 from contrastive_jax import native
 from contrastive_jax.augment import geometry
+from contrastive_jax.native import resize
 
 
 def example_keys(seed, epoch, id):
@@ -194,51 +195,38 @@ class Cut:
         """Return whether images are smoothed before they are made smaller."""
         return self.crops[0][0].antialias
 
-    def resize(self, image: np.ndarray, box: Sequence[float]) -> np.ndarray:
-        """Resize a box of a uint8 image [h, w, c] to [size, size, c] by :func:`geometry.crop_and_resize`, rounded.
+    def resize(self, image: np.ndarray, box: Sequence[float], out: np.ndarray | None = None) -> np.ndarray:
+        """Resize a box of a uint8 image [h, w, c] by :func:`geometry.crop_and_resize`, rounded.
 
-        The weights are those of the device, as sparse matrices. OpenCV takes a fifth of the time and differs:
-        its cubic kernel has a = -0.75, not -0.5, so views are sharper, and it repeats edge pixels beyond the
-        box.
+        The weights are those of the device. OpenCV differs: its cubic kernel has a = -0.75, not -0.5, so views
+        are sharper, and it repeats edge pixels beyond the box.
+
+        Args:
+            image: the image.
+            box: top, left, height and width in pixels.
+            out: contiguous uint8 array [size, size, c] for the result; None: a new one.
+
+        Returns:
+            The view [size, size, c] uint8, ``out`` if it is given.
         """
         top, left, height, width = (float(x) for x in box)
         image = image[_reach(top, height), _reach(left, width)]
+        h, w, c = image.shape
+        if out is None:
+            out = np.empty((self.size, self.size, c), np.uint8)
         smooth = self.antialias and max(height, width) > self.size
         if self.opencv and not smooth and image.shape[:2] == (height, width):
-            view = opencv().resize(image, (self.size, self.size), interpolation=OPENCV[self.method])
-            return view.reshape(self.size, self.size, -1)
-        h, w, c = image.shape
-        rows, columns = self._weights(
-            np.array([h, w]), np.array([top % 1, left % 1]), np.array([height, width])
-        )
-        half = rows @ image.reshape(h, w * c).astype(np.float32)  # [size, w, c]
-        view = columns @ half.T.reshape(w, c * self.size)  # [size, c, size], columns in front
-        view += np.float32(0.5)
-        view = np.clip(view, 0, 255, out=view).astype(np.uint8)
-        return view.reshape(self.size * c, self.size).T.reshape(self.size, self.size, c)
-
-    def _weights(self, size_in: np.ndarray, start: np.ndarray, extent: np.ndarray) -> list:
-        """Return each axis's weights of input pixels in output pixels, two sparse matrices [size, size_in]."""
-        from scipy import sparse
-
-        step = extent / self.size
-        scale = np.maximum(step, 1.0) if self.antialias else np.ones(2)
-        reach = geometry.REACH[self.method] * scale
-        centre = np.arange(0.5, self.size) * step[:, None] + (start - 0.5)[:, None]  # [2, size]
-        first = np.ceil(centre - reach[:, None]).astype(np.int32)
-        taps = math.floor(2 * reach.max()) + 1
-        pixel = first[..., None] + np.arange(taps, dtype=np.int32)  # [2, size, taps]
-        start, extent, scale, size_in = (x[:, None, None] for x in (start, extent, scale, size_in))
-        distance = np.abs((centre[..., None] - pixel) / scale)
-        inside = (pixel > start - 1) & (pixel < start + extent) & (pixel >= 0) & (pixel < size_in)
-        weights = geometry.KERNELS[self.method](distance.astype(np.float32), np) * inside
-        weights /= weights.sum(-1, keepdims=True)
-        pixel = np.clip(pixel, 0, size_in - 1)
-        places = np.arange(0, self.size * taps + 1, taps, dtype=np.int32)
-        return [
-            sparse.csr_array((own.reshape(-1), at.reshape(-1), places), (self.size, int(size[0, 0])))
-            for own, at, size in zip(weights, pixel, size_in, strict=True)
-        ]
+            resized = opencv().resize(image, out.shape[:2], dst=out, interpolation=OPENCV[self.method])
+            if resized is not out:  # OpenCV leaves out the axis of one channel
+                out[...] = resized.reshape(out.shape)
+            return out
+        rows = _axis_weights(self.method, self.antialias, self.size, h, top % 1, height)
+        columns = _axis_weights(self.method, self.antialias, self.size, w, left % 1, width)
+        if resizer := resize.resizer():
+            resize.resize(resizer, image, rows, columns, out)
+        else:
+            _sparse_resize(image, rows, columns, out)
+        return out
 
     def boxes(self, seed: int, epoch: np.ndarray, id: np.ndarray, sizes: Sequence[tuple[int, int]]):
         """Draw boxes (top, left, height, width), float32 [B, W, 4], the same as on the device.
@@ -267,6 +255,44 @@ def opencv():
 
     cv2.setNumThreads(1)
     return cv2
+
+
+@functools.lru_cache(
+    1024
+)  # boxes of whole pixels have few sizes; an entry takes about 8 kB, more if antialiased
+def _axis_weights(
+    method: str, antialias: bool, size: int, size_in: int, start: float, extent: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return an axis's input pixels of each output pixel, int32 [size, taps], and their weights, float32."""
+    step = extent / size
+    scale = max(step, 1.0) if antialias else 1.0
+    reach = geometry.REACH[method] * scale
+    centre = np.arange(0.5, size) * step + (start - 0.5)
+    first = np.ceil(centre - reach).astype(np.int32)
+    pixel = first[:, None] + np.arange(math.floor(2 * reach) + 1, dtype=np.int32)  # [size, taps]
+    distance = np.abs((centre[:, None] - pixel) / scale)
+    inside = (pixel > start - 1) & (pixel < start + extent) & (pixel >= 0) & (pixel < size_in)
+    weights = geometry.KERNELS[method](distance.astype(np.float32), np) * inside
+    weights /= weights.sum(-1, keepdims=True)
+    return np.clip(pixel, 0, size_in - 1), weights
+
+
+def _sparse_resize(image: np.ndarray, rows: tuple, columns: tuple, out: np.ndarray) -> None:
+    """Do what :func:`resize.resize` does, in the same order of additions, by products of sparse matrices."""
+    from scipy import sparse
+
+    def matrix(axis: tuple, size_in: int):
+        pixel, weights = axis
+        size, taps = pixel.shape
+        places = np.arange(0, size * taps + 1, taps, dtype=np.int32)
+        return sparse.csr_array((weights.reshape(-1), pixel.reshape(-1), places), (size, size_in))
+
+    (h, w, c), size = image.shape, len(out)
+    half = matrix(rows, h) @ image.reshape(h, w * c).astype(np.float32)  # [size, w, c]
+    view = matrix(columns, w) @ half.T.reshape(w, c * size)  # [size, c, size], columns in front
+    view += np.float32(0.5)
+    view = np.clip(view, 0, 255, out=view).astype(np.uint8)
+    out[...] = view.reshape(size * c, size).T.reshape(size, size, c)
 
 
 def _reach(start: float, extent: float) -> slice:

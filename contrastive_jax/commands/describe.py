@@ -216,9 +216,9 @@ def outline(run: Run, missing: Sequence[str] = ()) -> Iterator[str]:
     together = " and ".join(f"{count} of {size}" for count, size in zip(counts, sizes, strict=True))
     pairs = run.recipe.directions
     yield f"  views of an example: {together}; {pairs} pair{'s' * (pairs != 1)} of a query and a key"
-    for sentence in (*missing, *alarms.notes(run.settings, run.mesh.devices.flat[0].platform)):
-        yield f"  {sentence}"
     devices = run.mesh.devices.reshape(-1)
+    for sentence in (*missing, *alarms.notes(run.settings, devices[0].platform, train.example)):
+        yield f"  {sentence}"
     yield f"mesh\n  {run.mesh.size} x {devices[0].device_kind}, axis {sharding.AXIS!r}"
     for name, kept in (("temperature", run.recipe.temperature), ("normalizer", run.recipe.normalizer)):
         state = [x for x in jax.tree.leaves(jax.eval_shape(kept.init)) if x.shape[:1] == (len(train),)]

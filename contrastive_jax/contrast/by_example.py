@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from contrastive_jax.contrast.comparison import Comparison
-from contrastive_jax.contrast.diagnostics import READABLE as OF_BATCH
+from contrastive_jax.contrast.diagnostics import OUTCOMES as OF_BATCH
 from contrastive_jax.contrast.diagnostics import query_kl_from_uniform
 from contrastive_jax.contrast.normalizer import Normalizer
-from contrastive_jax.contrast.temperature import Temperature
+from contrastive_jax.contrast.temperature import SLOPES, Temperature
 from contrastive_jax.sharding import replicate, rows_sharding
 from contrastive_jax.types import Array, PyTree
 
@@ -35,7 +35,7 @@ class KeptTemperature(NamedTuple):
     init: Callable[[], PyTree]
     read: Callable[[PyTree, Array], PyTree]  # (state, ids [B]) -> the state for the rule's ``value``
     outcome: Callable[[Comparison, Array | None], Any]  # (comparison, u) -> the outcome for ``update``
-    update: Callable[[PyTree, Array, Array, Any], PyTree]  # (state, ids, step, outcome) -> state
+    update: Callable[..., PyTree]  # (state, ids, step, outcome, slopes of the loss) -> state
 
 
 # Outcomes [B, V] of queries with negatives, for rules per example or query (``Temperature.reads``).
@@ -50,12 +50,19 @@ def keep_temperature(
     rule: Temperature, normalizer: KeptNormalizer, examples: int, directions: int, dtype: str = "float32"
 ) -> KeptTemperature:
     """Return a temperature rule with its state: one for the batch, or one for each example or each view."""
+    if rule.reads == SLOPES:
+        return KeptTemperature(
+            rule.init,
+            lambda state, ids: state,
+            lambda comparison, u: (),
+            lambda state, ids, step, outcome, slopes: rule.update(state, step, slopes),
+        )
     if rule.per == "batch":
         return KeptTemperature(
             rule.init,
             lambda state, ids: state,
             lambda comparison, u: OF_BATCH[rule.reads](comparison, dtype),
-            lambda state, ids, step, outcome: rule.update(state, step, outcome),
+            lambda state, ids, step, outcome, slopes=None: rule.update(state, step, outcome),
         )
 
     def outcome(comparison, u):
@@ -67,7 +74,7 @@ def keep_temperature(
         total = jnp.sum(jnp.where(some, value, 0.0), axis=1, keepdims=True)
         return total / jnp.maximum(number, 1).astype(value.dtype), number > 0
 
-    def update(state, ids, step, outcome):
+    def update(state, ids, step, outcome, slopes=None):
         value, some = outcome
         rows = read(state, ids)
         return write(state, ids, rows, rule.update(rows, step, value), some)

@@ -13,7 +13,7 @@ from contrastive_jax.contrast.margin import Margin
 from contrastive_jax.contrast.negatives import AllNegatives, Rule, SampledNegatives
 from contrastive_jax.contrast.scores import Transform, in_logits, mirrored, of_positive, transformed
 from contrastive_jax.contrast.similarity import normalize
-from contrastive_jax.contrast.temperature import Temperature
+from contrastive_jax.contrast.temperature import SLOPES, Slopes, Temperature
 from contrastive_jax.sharding import shard_batch
 from contrastive_jax.types import Array, Negatives, Positives, PyTree, record
 
@@ -48,6 +48,7 @@ class Comparison:
     further: Positives | None = None  # positives other than ``key``: count [B, V], ...
     summation: str = dataclasses.field(default="", metadata={"static": True})  # "out" or "in", if several
     differentiate_temperature: bool = dataclasses.field(default=False, metadata={"static": True})
+    bias: Array | None = None  # [] of the temperature rule, added to pair_logits
 
     @property
     def count(self) -> Array:
@@ -124,6 +125,7 @@ class Compare(NamedTuple):
         step: Array,
         rng: Array,
         query_offset: Array | float = 0.0,
+        slopes: Slopes | None = None,
     ) -> tuple[Comparison, PyTree]:
         """Compare the views of ``prediction`` [B, Q, D] with their positives among ``keys`` [B, W, D].
 
@@ -139,6 +141,8 @@ class Compare(NamedTuple):
           rng: random key.
           query_offset: [B, V, D], added to the embedded queries only; zeros, whose gradient is that of each
             query.
+          slopes: zeros added to log(1 / tau) and to the bias of a temperature rule that reads the loss's
+            derivatives, which are the gradients in them.
 
         Returns:
           The comparison, and the next state of the candidates.
@@ -153,6 +157,13 @@ class Compare(NamedTuple):
         tau = jnp.asarray(self.temperature.value(state[1], step, alignment)).astype(raw_positive.dtype)
         tau = jnp.broadcast_to(tau, raw_positive.shape) if tau.ndim else tau
         tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)
+        bias = (
+            None if self.temperature.bias is None else jax.lax.stop_gradient(self.temperature.bias(state[1]))
+        )
+        learnt = slopes is not None and self.temperature.reads == SLOPES
+        if slopes is not None and learnt:
+            tau = tau * jnp.exp(-slopes.log_scale).astype(tau.dtype)
+            bias = None if bias is None else bias + slopes.bias
         positive = of_positive(self.transform, raw_positive, tau)
         scored, transform, divisor = (query, positive, raw_positive), self.transform, tau
         if tau.ndim:
@@ -193,7 +204,7 @@ class Compare(NamedTuple):
         margin = real_array("margin", self.margin(negatives.count)).astype(positive.dtype)
         comparison = Comparison(
             *(query, key, positive, raw_positive, negatives, tau, margin, selections, (*above, *below)),
-            *(further, self.summation, self.differentiate_temperature),
+            *(further, self.summation, self.differentiate_temperature or learnt, bias),
         )
         return comparison, candidates
 

@@ -35,7 +35,7 @@ from contrastive_jax.contrast.negatives import random as sampled_negatives
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.similarity import RING
 from contrastive_jax.contrast.temperature import Temperature
-from contrastive_jax.contrast.terms import Term, make_term
+from contrastive_jax.contrast.terms import ROWS, Term, make_term
 from contrastive_jax.types import Array, Pool
 
 SCORES = {"cosine": cosine, "dot": dot}
@@ -51,6 +51,7 @@ PROVIDED = (
     "temperature",
     "cross",
     "same",
+    "pair_logits",
     "surplus",
     "mean",
 )  # quantities that two arrays of embeddings define
@@ -227,110 +228,14 @@ def contrastive_loss(
       ValueError: an invalid argument; the message names it, its value and the allowed values.
 
     Examples:
-      Three examples, two views. The value of FlatNCE (below) is always 1; only its gradient has information.
+      The documentation's page of this function has every loss.
 
-      >>> import jax, jax.numpy as jnp
-      >>> from contrastive_jax import contrastive_loss, macl_temperature
+      >>> import jax.numpy as jnp
+      >>> from contrastive_jax import contrastive_loss
       >>> a = jnp.array([[1.0, 0.2], [-0.3, 1.0], [-1.0, -0.8]])
       >>> b = jnp.array([[0.9, -0.1], [0.2, 1.1], [-0.6, -1.0]])
-      >>> def show(*arguments, **options):
-      ...     print(" ".join(f"{value:.3f}" for value in contrastive_loss(a, b, *arguments, **options)))
-
-      InfoNCE (NT-Xent), the default; its mean times 2 is the value of SimCLR's code:
-
-      >>> show("info_nce", 0.5)
+      >>> print(" ".join(f"{value:.3f}" for value in contrastive_loss(a, b, "info_nce", temperature=0.5)))
       0.404 0.293 0.157 0.292 0.475 0.157
-
-      FlatNCE; with the positive kept (InfoNCE's gradient); its Hoelder form (gamma = 1 is FlatNCE):
-
-      >>> show("flat_nce", 0.5)
-      1.000 1.000 1.000 1.000 1.000 1.000
-      >>> show("flat_nce_plus", 0.5)
-      1.000 1.000 1.000 1.000 1.000 1.000
-      >>> show("hoelder_flat_nce", 0.5, gamma=2.0)
-      1.000 1.000 1.000 1.000 1.000 1.000
-
-      DCL, decoupled contrastive learning, and with von Mises-Fisher weights on the positives:
-
-      >>> show("dcl", 0.5)
-      -0.698 -1.079 -1.773 -1.080 -0.498 -1.771
-      >>> show("dclw", 0.5, sigma=0.5)
-      -0.599 -1.206 -1.737 -0.982 -0.624 -1.735
-
-      EqCo, as if there were 256 negatives; the same as a margin on InfoNCE:
-
-      >>> show("eqco", 0.5, alpha=256.0)
-      3.492 3.125 2.474 3.124 3.687 2.475
-      >>> from contrastive_jax.contrast.margin import eqco
-      >>> show("info_nce", 0.5, margin=eqco(alpha=256.0))
-      3.492 3.125 2.474 3.124 3.687 2.475
-
-      InfoNCE's attention at unit scale, and its scale with uniform attention: InfoNCE's value, other gradients:
-
-      >>> show("relative", 0.5)
-      0.404 0.293 0.157 0.292 0.475 0.157
-      >>> show("scaled", 0.5)
-      0.404 0.293 0.157 0.292 0.475 0.157
-
-      MACL as in its paper (one way, negatives from the other view), and its ablation:
-
-      >>> show("macl", macl_temperature(0.1, 2.0), candidates="other_view", directions="one_way")
-      1.023 1.001 1.000
-      >>> show("macl_w", macl_temperature(0.1, 2.0), candidates="other_view", directions="one_way")
-      1.071 1.110 1.063
-
-      Dual temperature; the second temperature is ``factor`` times the first:
-
-      >>> show("dual_temperature", 0.1, factor=10.0, candidates="other_view")
-      0.431 0.327 0.274 0.311 0.441 0.285
-
-      Decoupled NT-Xent of Intriguing Properties; lambda None is tau times InfoNCE:
-
-      >>> show("decoupled_nt_xent", 0.5, lambda_weight=0.1)
-      -0.722 -0.684 -0.734 -0.733 -0.665 -0.734
-
-      Debiased; hard negatives with larger weights, with and without the weights' gradient:
-
-      >>> show("debiased", 0.5, tau_plus=0.1)
-      0.103 0.087 0.080 0.077 0.208 0.080
-      >>> show("hard_nce", 0.5, beta=1.0)
-      0.650 0.334 0.182 0.380 0.729 0.176
-      >>> show("hardness_weighted", 0.5, alpha=1.0)
-      0.568 0.182 0.054 0.234 0.677 0.052
-
-      Donsker-Varadhan, with one mean for all queries; minus its mean estimates mutual information:
-
-      >>> show("donsker_varadhan", 0.5)
-      -2.523 -2.399 -2.492 -2.444 -2.320 -2.413
-
-      Supervised; the first two examples have the same class:
-
-      >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]))
-      1.492 1.804 0.157 1.778 1.371 0.157
-      >>> show("info_nce", 0.5, positives=jnp.array([0, 0, 1]), summation="in")
-      1.142 1.195 0.157 1.177 1.139 0.157
-
-      ReLIC's invariance penalty, to add to InfoNCE (pass both the same ``key`` for the same negatives):
-
-      >>> show("relic_kl", 0.5, candidates="other_view", negatives=1, key=jax.random.key(0))
-      0.038 0.020 0.004 0.009 0.102 0.005
-
-      MoCo, one way with a queue (use ``jax.lax.stop_gradient(b)`` to exclude keys from the gradient):
-
-      >>> queue = jax.random.normal(jax.random.key(1), (16, 2))
-      >>> show("info_nce", 0.2, candidates="queue", queue=queue, directions="one_way")
-      1.750 1.247 1.508
-
-      One temperature per example, iSogCLR's objective, whose slope in tau is rho minus a KL divergence:
-
-      >>> show("robust", jnp.array([0.2, 0.5, 0.8]), rho=0.3)
-      -0.782 -1.083 -1.355 -1.063 -0.792 -1.351
-
-      In a training loop:
-
-      >>> gradient = jax.jit(jax.grad(lambda a, b: contrastive_loss(a, b, "flat_nce", 0.1).mean()))(a, b)
-      >>> gradient.shape
-      (3, 2)
     """
     native.compiler.warn_of_reductions()
     if isinstance(loss, type) or not (isinstance(loss, str) or callable(loss)):
@@ -530,7 +435,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
 
 def _check_several(loss: str, term: Term, summation: str) -> None:
     """Raise ValueError unless the loss is defined for several positives with this summation."""
-    one = [name for name in term.quantities if name in ("positive", "cross", "same", "mean")]
+    one = [name for name in term.quantities if name in ("positive", *ROWS, "mean")]
     if "surplus" in term.quantities or not one and summation == "in":
         return
     if one:
@@ -632,7 +537,7 @@ def _source(name: str, rows: int, directions: int, extra: Pool | None, engine: s
 
 def _check_ring(loss: str, term: Term, negatives: int | None, queue: Array | None) -> None:
     """Raise ValueError unless all candidates are from the batch and the loss reads only sums over them."""
-    if negatives is not None or queue is not None or {"cross", "same"} & set(term.quantities):
+    if negatives is not None or queue is not None or ROWS & set(term.quantities):
         what = (
             f"negatives={negatives}"
             if negatives is not None

@@ -4,7 +4,8 @@ They are functions of the comparison, independent of the loss: the value of a su
 information (FlatNCE is always 1).
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,14 @@ LEAST = 1e-12  # smallest nonzero trace of a Gram matrix in float32
 
 @checked("diagnostics")
 def diagnostics(
-    dtype: str, *, quantiles: CountOrZero = 0, rankme: bool = False
+    dtype: str, apart: bool = False, *, quantiles: CountOrZero = 0, rankme: bool = False
 ) -> Callable[[Comparison, Outputs, Array], dict[str, Array]]:
     """Return ``(comparison, outputs, label) -> metrics``, the training metrics of each step.
 
     Args:
       dtype: compute type of the network.
+      apart: whether the two views are those of two encoders; ``embedding_std`` and ``effective_rank`` are then the
+        smaller of theirs.
       quantiles: number of equal-probability bins in the histogram of contrasts that each log point has; 0: no
         histogram.
       rankme: log RankMe of the batch's projections; needs the eigenvalues of a [D, D] matrix at every step.
@@ -37,7 +40,7 @@ def diagnostics(
     """
 
     def diagnose(comparison: Comparison, outputs: Outputs, label: Array) -> dict[str, Array]:
-        metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label)
+        metrics = of_comparison(comparison, dtype) | of_outputs(outputs, label, apart)
         if quantiles:
             c, share = comparison.contrast(margin=False), jnp.linspace(0.0, 1.0, quantiles + 1)
             metrics["c_quantiles"], _ = _quantiles(c, comparison.count > 0, share)
@@ -200,13 +203,6 @@ def saturated(comparison: Comparison, dtype: jnp.dtype | str) -> Array:
     return _mean(comparison, jax.nn.sigmoid(comparison.contrast()) <= rounds_to_zero(dtype))
 
 
-def info_nce_slope(comparison: Comparison) -> Array:
-    """Compute the derivative of the mean InfoNCE, without margin, in log(1 / tau) at fixed embeddings."""
-    weight = jax.nn.sigmoid(comparison.contrast(margin=False))
-    logit = (comparison.mean() - comparison.positive) / comparison.temperature
-    return jnp.mean(jnp.where(comparison.count > 0, weight * logit, 0.0))
-
-
 # Metrics that temperature rules may read by name (``Temperature.reads``): (comparison, compute type) -> scalar.
 OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
     "ess": lambda comparison, dtype: effective_sample_size(comparison),
@@ -220,8 +216,6 @@ OUTCOMES: dict[str, Callable[[Comparison, jnp.dtype | str], Array]] = {
     "mi_estimate": lambda comparison, dtype: mi_estimate(comparison),
     "contrast_accuracy": lambda comparison, dtype: contrast_accuracy(comparison),
 }
-# All that the rules may read; what is not a metric is computed only for a rule that reads it.
-READABLE = OUTCOMES | {"info_nce_slope": lambda comparison, dtype: info_nce_slope(comparison)}
 
 
 def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") -> dict[str, Array]:
@@ -233,15 +227,20 @@ def of_comparison(comparison: Comparison, dtype: jnp.dtype | str = "float32") ->
         **{f"c_p{p}": value for p, value in zip(("05", "50", "95"), of_c, strict=True)},
         **{f"w_p{p}": value for p, value in zip(("05", "50", "95"), of_w, strict=True)},
         "negatives": jnp.mean(comparison.count.astype(comparison.positive.dtype)),
+        **({} if comparison.bias is None else {"bias": comparison.bias}),
     }
 
 
-def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
-    """Compute metrics of the network's outputs."""
+def of_outputs(outputs: Outputs, label: Array, apart: bool = False) -> dict[str, Array]:
+    """Compute metrics of the network's outputs; ``apart``: the views are those of two encoders.
+
+    Two encoders that map all to one point each, but not to the same point, would together seem to vary.
+    """
     z = normalize(outputs.projection)
+    encoders = [z[:, :1], z[:, 1:]] if apart else [z]
     metrics = {
-        "embedding_std": jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5,
-        "effective_rank": effective_rank(z),
+        "embedding_std": _least(jnp.mean(jnp.std(z, axis=(0, 1))) * z.shape[-1] ** 0.5 for z in encoders),
+        "effective_rank": _least(map(effective_rank, encoders)),
         "uniformity": uniformity(z[:, 0]),
         "embedding_largest": jnp.max(jnp.abs(outputs.projection.astype(z.dtype))),
     }
@@ -250,6 +249,10 @@ def of_outputs(outputs: Outputs, label: Array) -> dict[str, Array]:
         labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
         metrics["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
     return metrics
+
+
+def _least(values: Iterable[Array]) -> Array:
+    return functools.reduce(jnp.minimum, values)
 
 
 def of_query_gradients(gradient: Array) -> dict[str, Array]:

@@ -2,7 +2,11 @@
 
 A rule is three functions: ``init() -> state``; ``value(state, step, alignment) -> tau``, called before the
 comparison; and ``update(state, step, outcome) -> state``, called after it with a scalar of the comparison
-(``reads``, a key of ``diagnostics.READABLE``, by default the ESS). No gradient flows through tau.
+(``reads``, a key of ``diagnostics.OUTCOMES``, by default the ESS), or with the loss's derivatives, :class:`Slopes`
+(``reads`` is ``slopes``). No gradient of the network flows through tau.
+
+A fourth, ``bias(state) -> bias``, is optional: a scalar that is added to the ``pair_logits`` of losses that classify
+each pair of a query and a candidate by itself.
 
 A rule ``per`` example has a state for each example, and a rule ``per`` query one for each view of an example;
 ``init`` returns the state of one. ``value`` and ``update`` work elementwise on the arrays of a batch: states,
@@ -11,7 +15,7 @@ outcomes and tau are [B, 1] per example and [B, V] per query. The outcome is tha
 """
 
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,16 +25,29 @@ from contrastive_jax.contrast import temperature_logs
 from contrastive_jax.kinds import Decay, Fraction, Gt, Lt, NonNegative, Positive, PositiveFraction, checked
 from contrastive_jax.types import Array, PyTree
 
+SLOPES = "slopes"  # what a rule ``reads`` whose outcome is :class:`Slopes`
+
+
+class Slopes(NamedTuple):
+    """Derivatives of the loss, with its weights, in log(1 / tau) and in the bias; scalars.
+
+    A step obtains them as gradients in two zeros, which a comparison adds to log(1 / tau) and to the bias.
+    """
+
+    log_scale: Array
+    bias: Array
+
 
 class Temperature(NamedTuple):
     """A temperature rule; see the module."""
 
     init: Callable[[], PyTree]
     value: Callable[[PyTree, Array, Array], Array]  # (state, step [], alignment []) -> tau []
-    update: Callable[[PyTree, Array, Array], PyTree]  # (state, step [], outcome []) -> state
-    reads: str = "ess"  # the outcome, a key of diagnostics.READABLE, or of by_example.READABLE
+    update: Callable[[PyTree, Array, Any], PyTree]  # (state, step [], outcome [] or Slopes) -> state
+    reads: str = "ess"  # the outcome, a key of diagnostics.OUTCOMES, or of by_example.READABLE; or SLOPES
     per: Literal["batch", "example", "query"] = "batch"  # unit that has its own state and tau
     cosine_only: bool = False  # requires cosine scores
+    bias: Callable[[PyTree], Array] | None = None  # state -> bias [] of pair_logits; only per batch
 
 
 def _stateless(value: Callable[[Array, Array], Array], cosine_only: bool = False) -> Temperature:
@@ -192,10 +209,10 @@ def learnt(
     min_tau: Positive = 0.01,
     max_tau: Positive = 10.0,
 ) -> Temperature:
-    """Temperature learnt by gradient descent on InfoNCE, as CLIP does (Radford et al. 2021, section 2.3).
+    """Temperature learnt by gradient descent on the loss, as CLIP does (Radford et al. 2021, section 2.3).
 
     log(1 / tau) takes steps of Adam with CLIP's decays, 0.9 and 0.98, and its epsilon, 1e-6, along the derivative of
-    the queries' mean InfoNCE, whatever the loss is. CLIP's schedule also applies to it; here the rate is constant.
+    the training loss: the weighted sum of all its terms. CLIP's schedule also applies to it; here the rate is constant.
 
     Args:
       total_steps: length of the run.
@@ -205,22 +222,59 @@ def learnt(
       max_tau: upper clamp.
     """
     _check_clamps(tau, min_tau, max_tau)
-    adam = optax.adam(rate, b1=0.9, b2=0.98, eps=1e-6)
+    return _descending(
+        {"log_scale": -np.log(tau)}, optax.adam(rate, b1=0.9, b2=0.98, eps=1e-6), min_tau, max_tau
+    )
+
+
+@checked("temperature")
+def siglip(
+    total_steps: int,
+    *,
+    tau: Positive = 0.1,
+    rate: Positive = 1e-3,
+    min_tau: Positive = 0.01,
+    max_tau: Positive = 10.0,
+) -> Temperature:
+    """Temperature and bias learnt by gradient descent on the loss, as SigLIP does (Zhai et al. 2023, algorithm 1).
+
+    log(1 / tau) and the bias take steps of Adam with decays 0.9 and 0.95 and epsilon 1e-8, at a constant rate. The
+    bias is added to the logits of losses that classify each pair, ``sigmoid``; it starts at 0 beside the option
+    ``loss.sigmoid.bias``, so that SigLIP's bias is their sum. The clamps are our own.
+
+    Args:
+      total_steps: length of the run.
+      tau: initial temperature.
+      rate: Adam's learning rate of log(1 / tau) and of the bias.
+      min_tau: lower clamp.
+      max_tau: upper clamp.
+    """
+    _check_clamps(tau, min_tau, max_tau)
+    first = {"log_scale": -np.log(tau), "bias": 0.0}
+    rule = _descending(first, optax.adam(rate, b1=0.9, b2=0.95), min_tau, max_tau)
+    return rule._replace(bias=lambda state: state["bias"])
+
+
+def _descending(
+    first: dict[str, float], adam: optax.GradientTransformation, min_tau: float, max_tau: float
+) -> Temperature:
+    """Return a rule that descends on the loss in the fields ``first`` of :class:`Slopes`, with their first values."""
 
     def init():
-        scale = jnp.asarray(-np.log(tau), jnp.result_type(float))
-        return {"log_scale": scale, "adam": adam.init(scale)}
+        numbers = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in first.items()}
+        return numbers | {"adam": adam.init(numbers)}
 
-    def update(state, step, slope):
-        change, moments = adam.update(slope.astype(state["log_scale"].dtype), state["adam"])
-        scale = jnp.clip(state["log_scale"] + change, -np.log(max_tau), -np.log(min_tau))
-        return {"log_scale": scale.astype(state["log_scale"].dtype), "adam": moments}
+    def update(state, step, slopes):
+        numbers = {name: state[name] for name in first}
+        of_loss = {name: getattr(slopes, name).astype(x.dtype) for name, x in numbers.items()}
+        changes, moments = adam.update(of_loss, state["adam"])
+        numbers = {name: x + changes[name] for name, x in numbers.items()}
+        scale = numbers["log_scale"]
+        numbers["log_scale"] = jnp.clip(scale, -np.log(max_tau), -np.log(min_tau)).astype(scale.dtype)
+        return numbers | {"adam": moments}
 
     return Temperature(
-        init,
-        lambda state, step, alignment: jnp.exp(-state["log_scale"]),
-        update,
-        reads="info_nce_slope",
+        init, lambda state, step, alignment: jnp.exp(-state["log_scale"]), update, reads=SLOPES
     )
 
 

@@ -31,6 +31,12 @@ def _row(comparison: Comparison, of: Array) -> Array:
     return jnp.where(permitted, jnp.where(permitted, score, 0.0) / tau, -jnp.inf)
 
 
+def _pair_logits(comparison: Comparison) -> Array:
+    """Return scores over tau [B, V, 1 + M] of the queries, plus the temperature rule's bias if it has one."""
+    row = _row(comparison, comparison.query)
+    return row if comparison.bias is None else row + comparison.bias.astype(row.dtype)
+
+
 # Parameters that a loss can have besides the contrasts; `extras` are other quantities of the step.
 QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]] = {
     "positive": lambda comparison, extras: comparison.soft_positive(),
@@ -38,6 +44,7 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "temperature": lambda comparison, extras: comparison.temperature,
     "cross": lambda comparison, extras: _row(comparison, comparison.query),
     "same": lambda comparison, extras: _row(comparison, comparison.key),
+    "pair_logits": lambda comparison, extras: _pair_logits(comparison),
     "population": lambda comparison, extras: replicate(extras["projection"]),
     "projection": lambda comparison, extras: extras["projection"],
     "prediction": lambda comparison, extras: extras["prediction"],
@@ -49,6 +56,11 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "surplus": lambda comparison, extras: comparison.surplus(),
     "mean": lambda comparison, extras: comparison.mean(),
 }
+ROWS = {
+    "cross",
+    "same",
+    "pair_logits",
+}  # scores with each candidate, which only a selection from the batch has
 # Quantities at a multiple of 1 / tau -> index into the loss's multiples.
 AT_MULTIPLE = {"surplus": 0, "mean": -1}
 
@@ -80,7 +92,7 @@ class Term(NamedTuple):
             return ""
         if self.cosine_only:
             return "does not return the cosines required by"
-        if {"cross", "same"} & set(self.quantities):
+        if ROWS & set(self.quantities):
             return "has no effect on"
         if transform.log_weight is not None and min(self.multiples, default=0.0) < 0:
             return "has weights of mean 1, which are undefined at the negative multiples of 1 / tau in"

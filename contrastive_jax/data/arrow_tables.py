@@ -4,16 +4,24 @@ import functools
 import itertools
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from contrastive_jax.data import pixels
-from contrastive_jax.data.image_files import class_names, label_array, numbered_groups, source_of
+from contrastive_jax.data.image_files import (
+    ImageOptions,
+    check_fraction,
+    class_names,
+    label_array,
+    numbered_groups,
+    root_of,
+    source_of,
+)
+from contrastive_jax.data.image_folder import check_links
 from contrastive_jax.data.listing import label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
-from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, White
-from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
+from contrastive_jax.data.storage import Source
+from contrastive_jax.kinds import with_options
 from contrastive_jax.lookup import near
 
 AUTO = "auto"
@@ -23,25 +31,16 @@ SPLITS, STATE = "dataset_dict.json", "state.json"
 LONGEST = 64 << 20  # bytes of a description; one with 100,000 class names takes some 2 MB
 
 
-@checked("data")
+@with_options(ImageOptions, "data")
 def huggingface(
+    options: ImageOptions,
     *,
     dir: str = "",
     train_split: str = "train",
     test_split: str = AUTO,
-    test_fraction: Decay = 0.0,
-    validation: Decay = 0.0,
     image_key: str = AUTO,
     label_key: str = AUTO,
     group: str = "",
-    size: CountOrZero = 0,
-    channels: Literal[0, 1, 3] = 0,
-    white: White = pixels.WHITE,
-    memory_limit: Positive = 8.0,
-    stream: Streaming = "auto",
-    workers: NumWorkers = -1,
-    corrupt: Corrupt = "raise",
-    resize: Resize = "exact",
 ) -> Source:
     """Load the images of a ``DatasetDict`` or ``Dataset`` that ``save_to_disk`` wrote, in the order of its rows.
 
@@ -52,33 +51,16 @@ def huggingface(
         dir: folder that ``save_to_disk`` wrote.
         train_split: split of the training images; ignored for a single ``Dataset``.
         test_split: split of the test images; "auto": the first of test, validation and val with labels; "": none.
-        test_fraction: fraction of every class for the test split if there is no test split, by
-            :func:`split.stratified` and in whole groups; 0: no test split.
-        validation: stratified share of the training images that is held out and replaces the test images, for
-            choosing options; the test images are not used. Images in memory only.
         image_key: column of the images, encoded files; "auto": the only one of type ``Image``.
         label_key: column of the labels: ``ClassLabel``, whole numbers or texts, or lists of them; "auto": ``label``
             or ``labels``, else the only ``ClassLabel``, else no labels; "": no labels. Null and -1 mean no label.
         group: column of groups of images, which are never each other's negatives; null and "" are groups of their
             own; "": each image is its own group.
-        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
-            cropped; 0: the stored size.
-        channels: number of channels: 1 converts all images to grey, 3 to RGB; 0: grey if all images are grey,
-            RGB if some are RGB, otherwise the number that all images have.
-        white: value of 16-bit images that becomes 255, as do all above it.
-        memory_limit: maximum memory of the decoded images of both splits, in GiB.
-        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
-            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
-        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
-            per core, at most 32.
-        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
-            next image and its label; --mode=embed allows "raise" only.
-        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
-            a sharper cubic kernel.
 
     Raises:
-        ValueError: a description or an Arrow file that is damaged or names another folder, a missing column or
-            split, a column of another type, a label outside its classes, an image that cannot be read.
+        ValueError: a description or an Arrow file that is damaged or names another folder, a file that occurs twice,
+            through a link, a missing column or split, a column of another type, a label outside its classes, an image
+            that cannot be read.
         FileNotFoundError: a missing folder, or one that ``save_to_disk`` did not write.
         ImportError: pyarrow is not installed.
     """
@@ -97,11 +79,8 @@ def huggingface(
         test = next((one for one in found if any(one.labels) or not any(train.labels)), None)
     else:
         test = read_split(places[test_split], keys) if test_split else None
-    if test and test_fraction and test_split != AUTO:
-        raise ValueError(
-            f"data.test_fraction is {test_fraction:g}, but data.test_split is {test_split!r}; set"
-            " data.test_fraction=0 or data.test_split=''."
-        )
+    if test and test_split != AUTO:
+        check_fraction(options, f"data.test_split is {test_split!r}")
     if test and test.classes != train.classes:
         raise ValueError(f"the classes of {places[train_split]} and of another split, {test.place}, differ.")
     if test and test.image != train.image:
@@ -110,6 +89,8 @@ def huggingface(
             f" {test.image!r}; set data.image_key to a column of both."
         )
     splits = [train, test] if test else [train]
+    root = pathlib.Path(dir).expanduser()
+    check_links(root, *([str(file.relative_to(root)) for file in s.files] for s in (train, test) if s))
     labels, groups = (
         [*itertools.chain.from_iterable(some)] for some in zip(*(s[-2:] for s in splits), strict=True)
     )
@@ -119,8 +100,7 @@ def huggingface(
         "huggingface", TableFiles([file for split in splits for file in split.files], splits[0].image),
         np.arange(len(labels)) >= count, label_array(labels, classes, any(split.several for split in splits)),
         numbered_groups(groups, group, f"the column of {train.place} is empty") if group else None, classes,
-        test_fraction=test_fraction, validation=validation, size=size, channels=channels, white=white,
-        memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+        options,
     )  # fmt: skip
 
 
@@ -129,14 +109,7 @@ def huggingface(
 
 def splits_of(dir: str, train_split: str) -> dict[str, pathlib.Path]:
     """Return the folders of the splits; a single ``Dataset`` is the training split."""
-    if not dir:
-        raise ValueError(
-            "data.dir is ''; it must be a folder that save_to_disk wrote for data.name=huggingface."
-        )
-    root = pathlib.Path(dir).expanduser()
-    if not root.is_dir():
-        place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
-        raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
+    root = root_of(dir, "a folder that save_to_disk wrote for data.name=huggingface")
     if (root / STATE).exists():
         return {train_split: root}
     if not (root / SPLITS).exists():

@@ -1,20 +1,22 @@
 """Encoded image files of a data set, wherever they are stored: in folders, tar shards or Arrow tables."""
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import re
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, Protocol
+from typing import Annotated, BinaryIO, Literal, Protocol
 
 import numpy as np
 
 from contrastive_jax.data import pixels
 from contrastive_jax.data.records import Record, Unreadable, opened
 from contrastive_jax.data.split import Indices, stratified
-from contrastive_jax.data.storage import Source, held_out, stored
+from contrastive_jax.data.storage import Source, StorageOptions, held_out, stored
+from contrastive_jax.kinds import Decay, Ge, Le
 
 EXTENSIONS = (
     ".png",
@@ -32,6 +34,25 @@ EXTENSIONS = (
 )
 FILES = ("folder", "webdataset", "huggingface")  # values of data.name for users' own image files
 DARK = 32  # of 255; 16-bit images that are all darker have another white
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageOptions(StorageOptions):
+    """Options of sets of users' own image files.
+
+    Args:
+        test_fraction: fraction of every class for the test split if the set has none, by
+            :func:`split.stratified` and in whole groups; 0: no test split. An error if ``test_split`` names
+            one; ignored if "auto" finds one.
+        channels: number of channels: 1 converts all images to grey, 3 to RGB; 0: grey if all images are grey,
+            RGB if some are RGB, otherwise the number that all images have.
+        white: value of 16-bit images that becomes 255, as do all above it (10000 for Sentinel-2's
+            reflectances).
+    """
+
+    test_fraction: Decay = 0.0
+    channels: Literal[0, 1, 3] = 0
+    white: Annotated[int, Ge(1), Le(pixels.WHITE)] = pixels.WHITE
 
 
 class Files(Protocol):
@@ -156,17 +177,7 @@ def source_of(
     label: np.ndarray,
     group: np.ndarray | None,
     classes: tuple[str, ...],
-    *,
-    test_fraction: float,
-    validation: float,
-    size: int,
-    channels: int,
-    white: int,
-    memory_limit: float,
-    stream: str,
-    workers: int,
-    corrupt: str,
-    resize: str,
+    options: ImageOptions,
 ) -> Source:
     """Return the data set of some image files, after reading the header of each.
 
@@ -177,33 +188,48 @@ def source_of(
         label: labels [n] int32, -1 for an image without one, or [n, C] uint8.
         group: groups [n] of all images; None: each image is its own group.
         classes: names of the classes.
-        test_fraction: fraction of every class for the test split if there is no test image; 0: no test split.
-        validation, size, channels, white, memory_limit, stream, workers, corrupt, resize: as in
-            :func:`image_folder.folder`.
+        options: options of the set.
 
     Raises:
         ValueError: images that cannot be read or do not fit together; a test fraction that leaves a split empty.
     """
-    rows, headers = headers_of(files, skip=corrupt == "replace")
-    shape = common_shape(files, rows, headers, channels)
+    rows, headers = headers_of(files, skip=options.corrupt == "replace")
+    shape = common_shape(files, rows, headers, options.channels)
     warn_of_pages(files, rows, headers)
-    warn_of_darkness(files, rows, headers, white)
-    if test_fraction and not for_test.any():
-        for_test = stratified(label, test_fraction, group)
+    warn_of_darkness(files, rows, headers, options.white)
+    if options.test_fraction and not for_test.any():
+        for_test = stratified(label, options.test_fraction, group)
         if not for_test.any() or for_test.all():
             raise ValueError(
-                f"data.test_fraction is {test_fraction:g}; with {len(files)} images it leaves a split empty."
+                f"data.test_fraction is {options.test_fraction:g}; with {len(files)} images it leaves a split empty."
             )
 
     def records(rows: np.ndarray) -> ImageRecords:
         own = np.arange(rows.sum(), dtype=np.int32) if group is None else group[rows]
-        return ImageRecords(files[rows], label[rows], own, shape, white)
+        return ImageRecords(files[rows], label[rows], own, shape, options.white)
 
-    splits = stored(
-        name, records(~for_test), records(for_test) if for_test.any() else None,
-        size=size, memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
-    )  # fmt: skip
-    return held_out(Source(name, *splits, classes), validation)
+    splits = stored(name, records(~for_test), records(for_test) if for_test.any() else None, options)
+    return held_out(Source(name, *splits, classes), options.validation)
+
+
+def root_of(dir: str, wanted: str) -> pathlib.Path:
+    """Return the folder ``data.dir``; ``wanted`` says what it must be."""
+    if not dir:
+        raise ValueError(f"data.dir is ''; it must be {wanted}.")
+    root = pathlib.Path(dir).expanduser()
+    if not root.is_dir():
+        place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
+        raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
+    return root
+
+
+def check_fraction(options: ImageOptions, known: str) -> None:
+    """Refuse ``data.test_fraction`` beside a test split that the user chose; ``known`` names it."""
+    if options.test_fraction:
+        raise ValueError(
+            f"data.test_fraction is {options.test_fraction:g}, but {known}; set data.test_fraction=0 or"
+            " data.test_split=''."
+        )
 
 
 def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:

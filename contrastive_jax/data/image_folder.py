@@ -4,30 +4,24 @@ import os
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
-from contrastive_jax.data import pixels
 from contrastive_jax.data.image_files import (
     EXTENSIONS,
     FolderFiles,
+    ImageOptions,
+    check_fraction,
     class_names,
     label_array,
     matched_groups,
     numbered_groups,
+    root_of,
     source_of,
 )
 from contrastive_jax.data.listing import Listing, read_listing
-from contrastive_jax.data.storage import (
-    Corrupt,
-    NumWorkers,
-    Resize,
-    Source,
-    Streaming,
-    White,
-)
-from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
+from contrastive_jax.data.storage import Source
+from contrastive_jax.kinds import with_options
 
 TEST = ("test", "val", "validation")
 LIKE_TRAIN = ("training", "trainset", "train_set")  # other common names of split folders
@@ -39,27 +33,18 @@ NOT_READ = tuple(  # image formats that Pillow does not read, or not everywhere
 DEEPEST = 100  # largest depth of nested folders
 
 
-@checked("data")
+@with_options(ImageOptions, "data")
 def folder(
+    options: ImageOptions,
     *,
     dir: str = "",
     train_split: str = "train",
     test_split: str = "auto",
-    test_fraction: Decay = 0.0,
-    validation: Decay = 0.0,
     labels: str = "",
     path_key: str = "",
     label_key: str = "label",
     label_separator: str = "",
     group: str = "",
-    size: CountOrZero = 0,
-    channels: Literal[0, 1, 3] = 0,
-    white: White = pixels.WHITE,
-    memory_limit: Positive = 8.0,
-    stream: Streaming = "auto",
-    workers: NumWorkers = -1,
-    corrupt: Corrupt = "raise",
-    resize: Resize = "exact",
 ) -> Source:
     """Load the images under ``dir``, in the order of their relative paths.
 
@@ -74,11 +59,6 @@ def folder(
             root.
         test_split: sub-folder of the test images, in any letter case; "auto": ``test``, ``val`` or
             ``validation`` beside a train folder; "": none.
-        test_fraction: fraction of every class for the test split if there is no test folder, by
-            :func:`split.stratified` and in whole groups; 0: no test split. An error if ``test_split`` names a
-            folder; ignored if "auto" finds one.
-        validation: stratified share of the training images that is held out and replaces the test images, for
-            choosing options; the test images are not used. Images in memory only.
         labels: file with a row for every image and paths relative to ``dir`` (:func:`listing.read_listing`);
             its path, or its name inside ``dir``; "": labels from folders.
         path_key: column of paths in that file; "": the first of the usual names.
@@ -87,21 +67,6 @@ def folder(
         group: groups of images, which are never each other's negatives: a column of that file, or a regular
             expression that is searched in the path relative to ``dir`` and whose first group, or whole match,
             is the group's name. Images without a match, or with an empty cell, are groups of their own.
-        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
-            cropped; 0: the stored size.
-        channels: number of channels: 1 converts all images to grey, 3 to RGB; 0: grey if all images are grey,
-            RGB if some are RGB, otherwise the number that all images have.
-        white: value of 16-bit images that becomes 255, as do all above it (10000 for Sentinel-2's
-            reflectances).
-        memory_limit: maximum memory of the decoded images of both splits, in GiB.
-        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
-            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
-        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
-            per core, at most 32.
-        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
-            next image and its label; --mode=embed allows "raise" only.
-        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
-            a sharper cubic kernel.
 
     Raises:
         ValueError: an image that cannot be read, with its path; a file that occurs twice, through a link; a
@@ -110,12 +75,7 @@ def folder(
         FileNotFoundError: a missing folder or file, or a link to one.
         OSError: a folder that cannot be listed.
     """
-    if not dir:
-        raise ValueError("data.dir is ''; it must be the folder of the images for data.name=folder.")
-    root = pathlib.Path(dir).expanduser()
-    if not root.is_dir():
-        place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
-        raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
+    root = root_of(dir, "the folder of the images for data.name=folder")
     if not labels and (path_key or label_separator or label_key not in ("label", "")):
         raise ValueError(
             "data.path_key, data.label_key and data.label_separator describe the file data.labels; set"
@@ -123,11 +83,8 @@ def folder(
         )
 
     train_root, test_root = split_folders(root, train_split, test_split)
-    if test_root and test_fraction and test_split != "auto":
-        raise ValueError(
-            f"data.test_fraction is {test_fraction:g}, but {test_root} is the test split; set"
-            " data.test_fraction=0 or data.test_split=''."
-        )
+    if test_root and test_split != "auto":
+        check_fraction(options, f"{test_root} is the test split")
     train = image_paths(root, train_root)
     test = image_paths(root, test_root) if test_root else []
     paths = train + test
@@ -153,8 +110,7 @@ def folder(
     return source_of(
         "folder", FolderFiles(root, paths), np.arange(len(paths)) >= len(train), label,
         group_array(paths, group, listing) if group else None, classes,
-        test_fraction=test_fraction, validation=validation, size=size, channels=channels, white=white,
-        memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+        options,
     )  # fmt: skip
 
 
@@ -214,7 +170,7 @@ def split_folders(
     return train, test
 
 
-def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str]) -> None:
+def check_links(root: pathlib.Path, train: Sequence[str], test: Sequence[str] = ()) -> None:
     """Refuse a file that occurs twice, through a link: it would be a test image too, or its own negative.
 
     Raises:

@@ -12,8 +12,8 @@ from contrastive_jax.data.order import drawn, raw
 from contrastive_jax.data.order import stream as number_of
 from contrastive_jax.data.records import Record
 from contrastive_jax.data.split import Indices, Split
-from contrastive_jax.data.storage import NumWorkers, Resize, Source, Streaming
-from contrastive_jax.data.stream import Streamed
+from contrastive_jax.data.storage import Source, Streaming
+from contrastive_jax.data.stream import NumWorkers, Resize, Streamed
 from contrastive_jax.data.tfds_images import registered
 from contrastive_jax.kinds import CountOrZero, checked
 
@@ -175,7 +175,7 @@ def _resident(part: str, count: int, classes: int, shape: tuple, size: int, *str
 
 
 def _streamed(
-    part: str, count: int, classes: int, shape: tuple, size: int, workers: int, resize: str
+    part: str, count: int, classes: int, shape: tuple, size: int, workers: int, resize: Resize
 ) -> Streamed:
     """Return a streamed split, whose files worker processes decode."""
     if shape[2] not in (1, 3):

@@ -287,11 +287,12 @@ class Jpeg:
             raise ValueError(f"{colorspace} is left to Pillow")
         self.size, self._image, self._channels = (height, width), image, channels
 
-    def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
-        """Cut the views [W, s, s, c] of some boxes [W, 4]."""
+    def cut(self, cut, boxes: np.ndarray, out: np.ndarray) -> None:
+        """Write the views of some boxes [W, 4] to ``out``, [W, s, s, c]."""
         # Decoding at lower resolution smooths, so resizing without smoothing needs full resolution.
         pixels, factor = self._decoded(boxes, cut.size, reduce=cut.antialias or cut.opencv)
-        return np.stack([cut.resize(pixels, box / factor) for box in boxes])
+        for box, view in zip(boxes, out, strict=True):
+            cut.resize(pixels, box / factor, view)
 
     def _decoded(self, boxes: np.ndarray, size: int, reduce: bool) -> tuple[np.ndarray, int]:
         import simplejpeg
@@ -327,9 +328,10 @@ class Decoded:
         self._array = whole(image, channels, size)
         self.size = self._array.shape[:2]
 
-    def cut(self, cut, boxes: np.ndarray) -> np.ndarray:
-        """Cut the views [W, s, s, c] of some boxes [W, 4]."""
-        return np.stack([cut.resize(self._array, box) for box in boxes])
+    def cut(self, cut, boxes: np.ndarray, out: np.ndarray) -> None:
+        """Write the views of some boxes [W, 4] to ``out``, [W, s, s, c]."""
+        for box, view in zip(boxes, out, strict=True):
+            cut.resize(self._array, box, view)
 
 
 def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
@@ -352,6 +354,9 @@ def opened(image: bytes, channels: int, size: int = 0) -> Jpeg | Decoded:
     return Decoded(image, channels, size)
 
 
-def views(pictures: Sequence[Jpeg | Decoded], cut, boxes: np.ndarray) -> np.ndarray:
-    """Cut the views [B, W, s, s, c] uint8 of B images by their boxes [B, W, 4]."""
-    return np.stack([picture.cut(cut, own) for picture, own in zip(pictures, boxes, strict=True)])
+def views(pictures: Sequence[Jpeg | Decoded], cut, boxes: np.ndarray, channels: int) -> np.ndarray:
+    """Cut the views [B, W, s, s, channels] uint8 of B images by their boxes [B, W, 4]."""
+    out = np.empty((*boxes.shape[:2], cut.size, cut.size, channels), np.uint8)
+    for picture, own, views in zip(pictures, boxes, out, strict=True):
+        picture.cut(cut, own, views)
+    return out

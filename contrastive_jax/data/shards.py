@@ -9,24 +9,26 @@ import re
 import tarfile
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from contrastive_jax.data import pixels
 from contrastive_jax.data.image_files import (
     EXTENSIONS,
+    ImageOptions,
+    check_fraction,
     class_names,
     label_array,
     matched_groups,
     numbered_groups,
+    root_of,
     source_of,
 )
 from contrastive_jax.data.image_folder import TEST, check_depth, check_links, not_listed
 from contrastive_jax.data.listing import label_names, parse_json
 from contrastive_jax.data.records import opened
-from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, White
-from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
+from contrastive_jax.data.storage import Source
+from contrastive_jax.kinds import with_options
 
 AUTO = "auto"
 JSON = "json."  # prefix of a key of the JSON member
@@ -36,25 +38,16 @@ BLOCK = 512  # of tar
 PADDING = 16 * 1024  # bytes after the last member that are checked; tar pads to 10 KiB
 
 
-@checked("data")
+@with_options(ImageOptions, "data")
 def webdataset(
+    options: ImageOptions,
     *,
     dir: str = "",
     train_split: str = AUTO,
     test_split: str = AUTO,
-    test_fraction: Decay = 0.0,
-    validation: Decay = 0.0,
     image_key: str = AUTO,
     label_key: str = AUTO,
     group: str = "",
-    size: CountOrZero = 0,
-    channels: Literal[0, 1, 3] = 0,
-    white: White = pixels.WHITE,
-    memory_limit: Positive = 8.0,
-    stream: Streaming = "auto",
-    workers: NumWorkers = -1,
-    corrupt: Corrupt = "raise",
-    resize: Resize = "exact",
 ) -> Source:
     """Load the images of WebDataset's tar shards, in the order of the shards' paths and of their members.
 
@@ -68,10 +61,6 @@ def webdataset(
             those with the word ``train``, or all shards if no path has such a word.
         test_split: pattern of the test shards' paths; "auto": those with the word ``test``, else ``val``, else
             ``validation``, beside training shards with the word ``train``; "": none.
-        test_fraction: fraction of every class for the test split if there are no test shards, by
-            :func:`split.stratified` and in whole groups; 0: no test split.
-        validation: stratified share of the training images that is held out and replaces the test images, for
-            choosing options; the test images are not used. Images in memory only.
         image_key: extension of the images: ``jpg``, or ``left.png`` where samples have several; "auto": any image
             format, one per sample.
         label_key: extension of the labels, text such as ``cls``; or ``json.KEY``, a key of the sample's JSON, whose
@@ -80,20 +69,6 @@ def webdataset(
         group: groups of images, which are never each other's negatives: ``json.KEY``, or a regular expression
             that is searched in the path ``SHARD/MEMBER`` and whose first group, or whole match, is the group's
             name. Images without a group's name are groups of their own.
-        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
-            cropped; 0: the stored size.
-        channels: number of channels: 1 converts all images to grey, 3 to RGB; 0: grey if all images are grey,
-            RGB if some are RGB, otherwise the number that all images have.
-        white: value of 16-bit images that becomes 255, as do all above it.
-        memory_limit: maximum memory of the decoded images of both splits, in GiB.
-        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
-            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
-        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
-            per core, at most 32.
-        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
-            next image and its label; --mode=embed allows "raise" only.
-        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
-            a sharper cubic kernel.
 
     Raises:
         ValueError: a shard that is cut off, compressed or not a tar archive; a member that is a link or a device,
@@ -103,11 +78,8 @@ def webdataset(
     """
     root, shards = listed(dir)
     train, test = splits_of(root, shards, train_split, test_split)
-    if test and test_fraction and test_split != AUTO:
-        raise ValueError(
-            f"data.test_fraction is {test_fraction:g}, but data.test_split={test_split!r} selects {test[0]}; set"
-            " data.test_fraction=0 or data.test_split=''."
-        )
+    if test and test_split != AUTO:
+        check_fraction(options, f"data.test_split={test_split!r} selects {test[0]}")
     check_links(root, train, test)
     keys = Keys(image_key.lower().removeprefix("."), label_key, group if group.startswith(JSON) else "")
     chosen = [*train, *test]
@@ -150,8 +122,7 @@ def webdataset(
     return source_of(
         "webdataset", files, for_test, label_array(names, classes, several),
         numbered_groups(groups, group, why) if group else None, classes,
-        test_fraction=test_fraction, validation=validation, size=size, channels=channels, white=white,
-        memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
+        options,
     )  # fmt: skip
 
 
@@ -160,15 +131,10 @@ def webdataset(
 
 def listed(dir: str) -> tuple[pathlib.Path, list[str]]:
     """Return the folder of the shards and their paths relative to it, sorted."""
-    if not dir:
-        raise ValueError("data.dir is ''; it must be the folder of the tar shards for data.name=webdataset.")
     root = pathlib.Path(dir).expanduser()
     if root.name.endswith(".tar") and root.exists():
         return root.parent, [root.name]
-    if not root.is_dir():
-        place = "" if root.is_absolute() else f" in {pathlib.Path.cwd()}"
-        raise FileNotFoundError(f"data.dir is {dir}; there is no such folder{place}.")
-
+    root = root_of(dir, "the folder of the tar shards for data.name=webdataset")
     found: list[str] = []
     for place, below, names in os.walk(root, followlinks=True, onerror=not_listed):
         check_depth(place, root)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from jax.sharding import Mesh
 
@@ -10,14 +10,39 @@ from contrastive_jax.data import pixels
 from contrastive_jax.data.records import Records, decoded
 from contrastive_jax.data.resident import Resident, Take
 from contrastive_jax.data.split import Split, stratified
-from contrastive_jax.data.stream import Stream, Streamed
-from contrastive_jax.kinds import Ge, Le, check_values
+from contrastive_jax.data.stream import Corrupt, NumWorkers, Resize, Stream, Streamed
+from contrastive_jax.kinds import CountOrZero, Decay, Positive
 
 Streaming = Literal["auto", "on", "off"]
-NumWorkers = Annotated[int, Ge(-1)]
-Corrupt = Literal["raise", "replace"]
-Resize = Literal["exact", "opencv"]
-White = Annotated[int, Ge(1), Le(pixels.WHITE)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StorageOptions:
+    """Options of data sets in files: images in memory or streamed, and what is held out.
+
+    Args:
+        validation: stratified share of the training images that is held out and replaces the test images, for
+            choosing options; the test images are not used. Images in memory only.
+        size: size in pixels to which the short side is resized (bicubic, antialiased) before the centre is
+            cropped; 0: the stored size.
+        memory_limit: maximum memory of the decoded images of both splits, in GiB.
+        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
+            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
+        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
+            per core, at most 32.
+        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
+            next image and its label; --mode=embed allows "raise" only.
+        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
+            a sharper cubic kernel.
+    """
+
+    validation: Decay = 0.0
+    size: CountOrZero = 0
+    memory_limit: Positive = 8.0
+    stream: Streaming = "auto"
+    workers: NumWorkers = -1
+    corrupt: Corrupt = "raise"
+    resize: Resize = "exact"
 
 
 Splits = tuple[Split | Streamed, Split | Streamed | None]  # training and test
@@ -61,47 +86,30 @@ class Source:
         return Source(self.name, train, test, self.classes)
 
 
-def stored(
-    name: str,
-    train: Records,
-    test: Records | None,
-    *,
-    size: int,
-    memory_limit: float,
-    stream: str,
-    workers: int,
-    corrupt: str,
-    resize: str,
-) -> Splits:
+def stored(name: str, train: Records, test: Records | None, options: StorageOptions) -> Splits:
     """Return the training and test split of a data set, both in memory or both streamed.
 
     Args:
         name: name of the data set, for messages.
         train: records of the training split.
         test: records of the test split; None: no test split.
-        size: size in pixels to which the short side is resized before the centre is cropped; 0: the stored
-            size.
-        memory_limit: maximum memory of the decoded images, in GiB.
-        stream: "auto" streams images that differ in size or exceed the memory limit; "on" always, "off" never.
-        corrupt: treatment of unreadable records, see :class:`stream.Streamed`; in memory, "replace" takes the
-            next image of the set (:func:`records.decoded`).
-        workers, resize: see :class:`stream.Streamed`.
+        options: of the set; in memory, ``corrupt="replace"`` takes the next image of the set
+            (:func:`records.decoded`).
 
     Raises:
-        ValueError: ``stream="off"`` with images that differ in size or exceed the limit; an invalid option.
+        ValueError: ``stream="off"`` with images that differ in size or exceed the limit.
     """
-    check_values({"stream": Streaming}, {"stream": stream}, "data")
-    streamed = Streamed(train, size, workers, corrupt, resize)
+    size, replace = options.size, options.corrupt == "replace"
+    streamed = Streamed(train, size, options.workers, options.corrupt, options.resize)
     count, shape = len(train) + len(test or ()), one_shape(streamed.shape)
-    if streams(stream, count, shape, memory_limit):
+    if streams(options.stream, count, shape, options.memory_limit):
         return streamed, dataclasses.replace(streamed, records=test) if test else None
     if shape is None:
         raise ValueError(
             f"images of {name} differ in size: set data.size (the short side is resized to it and the"
             " centre cropped), or data.stream=auto"
         )
-    pixels.check_memory(name, count, shape, memory_limit)
-    replace = corrupt == "replace"
+    pixels.check_memory(name, count, shape, options.memory_limit)
     return decoded(train, size, replace), decoded(test, size, replace) if test else None
 
 

@@ -22,7 +22,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +34,14 @@ from contrastive_jax.data import order, pixels
 from contrastive_jax.data.composites import Made
 from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.data.split import Indices
+from contrastive_jax.kinds import Ge, check_values
+from contrastive_jax.native import resize
 from contrastive_jax.system import signals
 from contrastive_jax.types import Array, Batch, Example
 
+NumWorkers = Annotated[int, Ge(-1)]
+Corrupt = Literal["raise", "replace"]
+Resize = Literal["exact", "opencv"]
 PART = 32  # examples per part, the unit of work
 BUFFERED = 2  # parts loaded ahead by a worker
 AHEAD = 2  # batches loaded ahead on the device
@@ -103,7 +108,7 @@ class Loader:
             records = self.records.read(rows)
             pictures = [pixels.opened(record.image, self._channels, self.size) for record in records]
             boxes = self._boxes(rows, epochs, [picture.size for picture in pictures])
-            image = pixels.views(pictures, self.cut, boxes)
+            image = pixels.views(pictures, self.cut, boxes, self._channels)
         except (Unreadable, pixels.Damaged):  # a record is corrupt: read them one by one
             examples = [self._one(int(position), messages) for position in positions]
             rows = np.array([row for row, _, _ in examples], np.int32)
@@ -140,7 +145,7 @@ class Loader:
                 (record,) = self.records.read([row])
                 picture = pixels.opened(record.image, self._channels, self.size)
                 boxes = self._boxes(np.array([row]), np.array([epoch]), [picture.size])
-                views = picture.cut(self.cut, boxes[0])
+                (views,) = pixels.views([picture], self.cut, boxes, self._channels)
             except (Unreadable, pixels.Damaged) as error:
                 corrupt = Unreadable.of(self.records, row, error)
                 if not self.replace:
@@ -479,23 +484,15 @@ class Streamed:
 
     records: Records
     size: int = 0
-    workers: int = -1
-    corrupt: str = "raise"
-    resize: str = "exact"
+    workers: NumWorkers = -1
+    corrupt: Corrupt = "raise"
+    resize: Resize = "exact"
     made: Made = Made()
 
     def __post_init__(self):
-        if self.resize not in ("exact", "opencv"):
-            raise ValueError(f"data.resize is {self.resize!r}; it must be exact or opencv")
+        check_values({"workers": NumWorkers, "corrupt": Corrupt, "resize": Resize}, vars(self), "data")
         if self.resize == "opencv" and not importlib.util.find_spec("cv2"):
             raise ValueError("data.resize is opencv; it needs OpenCV: pip install 'contrastive_jax[opencv]'")
-        if self.corrupt not in ("raise", "replace"):
-            raise ValueError(f"data.corrupt is {self.corrupt!r}; it must be raise or replace")
-        if self.workers < -1:
-            raise ValueError(
-                f"data.workers is {self.workers}; it must be a number of processes, 0 for threads, or -1"
-                " for one process per core"
-            )
 
     def __len__(self) -> int:
         return len(self.records)
@@ -613,6 +610,7 @@ class Streamed:
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """Return the loader that reads this split in the given order."""
+        resize.resizer()  # compiled here, once, before workers look for it
         return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 

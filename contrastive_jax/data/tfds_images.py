@@ -16,28 +16,22 @@ from etils import epath
 from contrastive_jax.data.pixels import MODES
 from contrastive_jax.data.records import Record, Unreadable
 from contrastive_jax.data.split import Indices
-from contrastive_jax.data.storage import Corrupt, NumWorkers, Resize, Source, Streaming, held_out, stored
-from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
+from contrastive_jax.data.storage import Source, StorageOptions, held_out, stored
+from contrastive_jax.kinds import with_options
 
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two on start.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
 
 
-@checked("data")
+@with_options(StorageOptions, "data")
 def tfds(
+    options: StorageOptions,
     *,
     set: str,
     dir: str = "",
     train_split: str = "train",
     test_split: str = "auto",
-    validation: Decay = 0.0,
     label_key: str = "label",
-    size: CountOrZero = 0,
-    memory_limit: Positive = 8.0,
-    stream: Streaming = "auto",
-    workers: NumWorkers = -1,
-    corrupt: Corrupt = "raise",
-    resize: Resize = "exact",
 ) -> Source:
     """Load a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
@@ -48,23 +42,10 @@ def tfds(
         train_split: training split in TFDS's syntax: train, train+unlabelled, train[:10%].
         test_split: test split in TFDS's syntax; "auto": the first of test and validation with labels; "": no
             test images.
-        validation: stratified share of the training images that is held out and replaces the test images, for
-            choosing options; the test images are not used. Images in memory only.
         label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out. A sequence of
             labels makes a multi-label set. The ``labels`` of voc count every object; ``labels_no_difficult``
             those that its challenge does, whose rule (leave an image out of the evaluation of a class that it
             shows in difficult objects only) neither of the two is.
-        size: resize the short side to this many pixels (bicubic, antialiased) and crop the centre; 0: images of
-            one shape stay as they are.
-        memory_limit: maximum memory of the decoded images of both splits, in GiB.
-        stream: whether images stay encoded and are decoded when needed: "auto" if they differ in size (without
-            ``size``) or exceed ``memory_limit``; "on" always; "off" never.
-        workers: number of worker processes that decode a stream; 0: threads of the training process; -1: one
-            per core, at most 32.
-        corrupt: handling of unreadable images: "raise" ends the run with the image's name; "replace" uses the
-            next image and its label; --mode=embed allows "raise" only.
-        resize: resizing of training views in a stream: "exact" equals the device's; "opencv" is faster and has
-            a sharper cubic kernel.
 
     Raises:
         ValueError: an unknown or empty split, images twice in the training split or in both splits, or a test
@@ -114,11 +95,9 @@ def tfds(
             f"data.test_split is {test_split!r}, which has no labels in {name}; choose another of"
             f" {', '.join(splits)}"
         )
-    splits = stored(
-        name, records(train_split), test,
-        size=size, memory_limit=memory_limit, stream=stream, workers=workers, corrupt=corrupt, resize=resize,
-    )  # fmt: skip
-    return held_out(Source(name, *splits, classes), validation)
+    return held_out(
+        Source(name, *stored(name, records(train_split), test, options), classes), options.validation
+    )
 
 
 def overlap(one, other) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from contrastive_jax.evaluators import retrieval
 from contrastive_jax.evaluators.evaluation_data import EvalSpec
 from contrastive_jax.evaluators.features import NotFinite as _NotFinite
+from contrastive_jax.losses.geometry import directions
 
 
 class Embedded(NamedTuple):
@@ -27,6 +28,7 @@ class Embedded(NamedTuple):
     held: str = "test"  # or validation: what the pairs were held out for
 
 
+EQUAL = 1e-6  # largest difference of unit vectors that is rounding in float32
 Evaluate = Callable[[Embedded], dict]
 
 
@@ -43,6 +45,12 @@ def pair_retrieval(facts: EvalSpec) -> Evaluate:
     def evaluate(embedded):
         if not (np.isfinite(embedded.first).all() and np.isfinite(embedded.second).all()):
             raise _NotFinite("the embeddings contain values that are not finite: the encoders have diverged.")
+        for which, rows in (("first", embedded.first), ("second", embedded.second)):
+            unit = directions(rows)
+            if len(rows) > 1 and np.abs(unit - unit[0]).max() <= EQUAL:
+                raise ValueError(
+                    f"collapse: all embeddings of the {which} arrays are one point, so that no order is theirs."
+                )
         found = retrieval.cross_retrieval(*embedded[1:6])
         return found | {
             "protocol": f"retrieval among {found['first_items']} first and {found['second_items']} second arrays of"

@@ -1,4 +1,7 @@
-"""Compilation of the library's programs: with own CPU kernels, and without XLA's wrong reductions."""
+"""Compilation of the library's programs: with own CPU kernels, and without XLA's wrong reductions.
+
+And resizing of images on the host, :mod:`contrastive_jax.native.resize`.
+"""
 
 from contrastive_jax.native.compiler import jit, on_cpu, tracing_for
 from contrastive_jax.native.library import available, call, check_switch, kernels, start, winograd

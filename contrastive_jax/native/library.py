@@ -1,7 +1,8 @@
 """CPU kernels of ``kernels.cc``, compiled at first use by the local C++ compiler and kept in the user's cache.
 
 ``CONTRASTIVE_JAX_CPU_KERNELS=direct`` disables Winograd's algorithm, ``off`` all kernels. If there is no
-compiler, or it fails or hangs, kernels are off too, with one line on standard error.
+compiler, or it fails or hangs, kernels are off too, with one line on standard error. ``resize.cc`` is a library
+of its own, since workers resize that need no XLA; see :mod:`contrastive_jax.native.resize`.
 """
 
 import atexit
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -31,7 +33,8 @@ SOURCE = pathlib.Path(__file__).with_name("kernels.cc")
 SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 HANDLERS = ("convolve", "image_gradient", "kernel_gradient", "moments", "sums")
 COMPILERS = ("g++", "clang++", "c++")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC", "-shared", "-w")
+COMMON_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-w")
+FLAGS = (*COMMON_FLAGS, "-ffp-contract=fast")
 SECONDS, SECONDS_FOR_VERSION = 90, 10  # limits of the compiler, which needs about 10 and 0.01
 SECONDS_TO_END = 2  # to stop the compiler and remove its folder if the process ends first
 
@@ -89,7 +92,7 @@ def _load() -> bool:
     try:
         handlers = _handlers()
     except (OSError, subprocess.SubprocessError) as error:
-        console.warn(f"CPU kernels are not available ({_reason(error)}); XLA's slower ones are used.")
+        console.warn(f"CPU kernels are not available ({reason(error)}); XLA's slower ones are used.")
         return False
     for name, handler in handlers.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
@@ -112,7 +115,8 @@ def call(name: str, results: Any, *arrays: jax.Array, **attributes: tuple[int, .
     return jax.ffi.ffi_call(f"contrastive_{name}", results, vmap_method="sequential")(*arrays, **numbers)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Return why a library could not be built."""
     if isinstance(error, subprocess.CalledProcessError):
         lines = (error.stderr or "").strip().splitlines()
         return f"{error.cmd[0]} failed ({lines[0] if lines else f'exit status {error.returncode}'})"
@@ -122,26 +126,39 @@ def _reason(error: Exception) -> str:
 
 
 def _handlers() -> dict[str, Any]:
-    """Return the kernels, from the cache if the same compiler has built them for the same CPU."""
+    return built("kernels", SOURCES, (*FLAGS, f"-I{jax.ffi.include_dir()}"), lambda path: _open(path))
+
+
+def built(name: str, sources: Sequence[pathlib.Path], flags: Sequence[str], load: Callable) -> Any:
+    """Return ``load(path)`` of a compiled library, from the cache if the same compiler has built it for this CPU.
+
+    Args:
+      name: first part of the file's name.
+      sources: source files; the first is compiled, it includes the others.
+      flags: the compiler's flags; those of this CPU are added.
+      load: function that opens the library; an OSError has it compiled again.
+
+    Raises:
+      OSError, subprocess.SubprocessError: there is no compiler, or it fails or hangs.
+    """
     compiler = _compiler()
     version = _run([*compiler, "--version"], SECONDS_FOR_VERSION)
-    flags = [*FLAGS, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
-    texts = [source.read_text() for source in SOURCES]
+    flags = [*flags, "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"]
+    texts = [source.read_text() for source in sources]
     made_of = (*texts, *compiler, version, *flags, jax.lib.__version__, _cpu())
-    name = f"kernels-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
-    kept = private.cache_home() / "contrastive_jax" / "native" / name
+    file = f"{name}-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.so"
+    kept = private.cache_home() / "contrastive_jax" / "native" / file
     with contextlib.suppress(OSError):
-        return _open(_checked(kept))
+        return load(_checked(kept))
     with tempfile.TemporaryDirectory(prefix="contrastive_jax-") as scratch:
-        new = pathlib.Path(scratch) / name
-        command = [*compiler, *flags, f"-I{jax.ffi.include_dir()}", str(SOURCE), "-o", str(new)]
-        _run(command, SECONDS)
+        new = pathlib.Path(scratch) / file
+        _run([*compiler, *flags, str(sources[0]), "-o", str(new)], SECONDS)
         try:
             _keep(new.read_bytes(), kept)
         except OSError as error:
             console.warn(f"CPU kernels cannot be cached ({error}); the next start compiles them again.")
-            return _open(new)  # an open library outlives its file
-        return _open(kept)
+            return load(new)  # an open library outlives its file
+        return load(kept)
 
 
 def _open(path: pathlib.Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from contrastive_jax.contrast.diagnostics import rounds_to_zero
 from contrastive_jax.data.noise import NOTE
 from contrastive_jax.kinds import parameters
 from contrastive_jax.training.run import Run
+from contrastive_jax.types import Example
 
 PREFIX = "alarm/"
 LEAST = 20  # first step that can raise an alarm, however short the run
@@ -26,15 +27,17 @@ LARGEST = 3e4  # largest entry of an embedding; the largest float16 is 65,504
 RANK = 1.5  # effective_rank below this is a dimensional collapse
 SATURATED = 0.5  # share of saturated queries
 TOLD_APART = 0.02  # share of the possible drop of InfoNCE below log(1 + K)
+SHRUNK = 3  # a view whose side is more times smaller than its image's has a note
 QUIET = 5  # consecutive log points without an alarm that end it
 
 
-def notes(settings: Settings, platform: str | None = None) -> list[str]:
-    """Return notes on a run's metrics and speed that follow from its settings.
+def notes(settings: Settings, platform: str | None = None, example: Example | None = None) -> list[str]:
+    """Return notes on a run's metrics and speed that follow from its settings and data.
 
     Args:
       settings: settings of the run.
       platform: platform of the run's devices; None: unknown.
+      example: shape and type of a stored example; None: unknown.
     """
     sentences = [f"{NOTE}."] if settings.data.name == "synthetic" else []
     if settings.dtype == "bfloat16" and platform == "cpu":
@@ -42,6 +45,17 @@ def notes(settings: Settings, platform: str | None = None) -> list[str]:
             "dtype=bfloat16 is not faster than float32 on a CPU, and rounds more; use float32 on a CPU."
         )
     options, known = settings.augment.options, parameters(augment.make_views)
+    size = options.get("size", 0)
+    if (
+        example
+        and example.is_image
+        and size
+        and (side := min(n or 0 for n in example.shape[:2])) > SHRUNK * size
+    ):
+        sentences.append(
+            f"augment.size is {size}, and the images have {side} pixels: views of {size} x {size} pixels lose most of"
+            f" them. To keep them, set augment.size={side}."
+        )
     if not options.get("local_views"):
         local = ("local_size", "local_crop_min", "local_crop_max")
         for name in (n for n in local if n in options and options[n] != known[n].default):

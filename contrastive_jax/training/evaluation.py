@@ -69,6 +69,30 @@ def _limit(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
     return jnp.where(falls, third + (third - second) * ratio / jnp.where(falls, 1 - ratio, 1), third)
 
 
+def attempt(
+    column: str,
+    judge: Callable[[Any], dict],
+    subject: Any,
+    failed: set[str],
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return a column's scores during training; {} if it fails, which is reported once per column in ``failed``.
+
+    Raises:
+        NotFinite: the encoder's features are not finite: training diverged.
+        OSError: images cannot be read.
+    """
+    try:
+        return table.checked(judge(subject))
+    except (features.NotFinite, OSError):  # training diverged, or images cannot be read
+        raise
+    except Exception as error:  # an evaluator may be user-defined
+        if column not in failed:
+            failed.add(column)
+            report(f"evaluate.look: {column} failed: {table.failure(error)}")
+        return {}
+
+
 class Evaluator:
     """Evaluation of encoders of one architecture on labelled data.
 
@@ -141,14 +165,8 @@ class Evaluator:
         subject = self.subject("", weights, columns)
         scores = {}
         for column in columns:
-            try:
-                scores[column] = table.checked(self.evaluators[column](subject))
-            except (features.NotFinite, OSError):  # training diverged, or images cannot be read
-                raise
-            except Exception as error:  # an evaluator may be user-defined
-                if column not in self._failed:
-                    self._failed.add(column)
-                    report(f"evaluate.look: {column} failed: {table.failure(error)}")
+            if score := attempt(column, self.evaluators[column], subject, self._failed, report):
+                scores[column] = score
         metric = table.metric_of("", several(subject.test.split))
         return {
             f"eval/{column}{suffix}_{name}": value

@@ -14,7 +14,7 @@ from contrastive_jax.evaluators.evaluation_data import LabelledSubset
 from contrastive_jax.evaluators.pairs import Embedded
 from contrastive_jax.training import pairs
 from contrastive_jax.training.encoder import known_layers
-from contrastive_jax.training.evaluation import Evaluator, pixels_fit
+from contrastive_jax.training.evaluation import Evaluator, attempt, pixels_fit
 from contrastive_jax.training.run import evaluators_of
 from contrastive_jax.types import PyTree
 
@@ -54,6 +54,7 @@ class PairEvaluator:
             )
             self.towers.append(Evaluator(alone, of, mesh, {"": built[name]}))
         self.view = self.towers[0].view
+        self._failed: set[str] = set()
 
     @property
     def evaluates(self) -> bool:
@@ -87,12 +88,12 @@ class PairEvaluator:
         )
 
     def look(self, weights: Weights, report: Callable[[str], None] = print) -> dict[str, float]:
-        """Evaluate the columns of ``evaluate.look`` during training, see :meth:`Evaluator.look`."""
+        """Evaluate the columns of ``evaluate.look`` during training; :meth:`Evaluator.look` describes errors."""
         scores: dict[str, float] = {}
         if columns := [name for name in self.settings.evaluate.look if name in self._of_pairs]:
             embedded = self.embedded("", weights)
             for column in columns:
-                found = table.checked(self._of_pairs[column](embedded))
+                found = attempt(column, self._of_pairs[column], embedded, self._failed, report)
                 scores |= {f"eval/{column}_{name}": value for name, value in table.numbers(found).items()}
         for number, tower in enumerate(self.towers if self.has_labels else ()):
             if tower.settings.evaluate.look:

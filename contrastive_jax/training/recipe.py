@@ -15,7 +15,7 @@ from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import by_example, target, temperature
 from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosine, dot, ordered_pairs
-from contrastive_jax.contrast.diagnostics import READABLE
+from contrastive_jax.contrast.diagnostics import OUTCOMES
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import Term, make_terms
@@ -133,7 +133,9 @@ def _shapes(
 
     return {
         **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
-        **dict.fromkeys(("cross", "same"), of(directions, batch_size)),  # stands for any number of candidates
+        **dict.fromkeys(
+            ("cross", "same", "pair_logits"), of(directions, batch_size)
+        ),  # stands for any number of candidates
         **dict.fromkeys(("population", "projection", "prediction"), of(views.online, width)),
         "target": of(views.keys, width),
         "temperature": jax.ShapeDtypeStruct(tau, "float32"),
@@ -191,7 +193,7 @@ def _check_temperature(
             f"temperature.name is {name!r}, whose per is {rule.per!r}; it must be one of {', '.join(PER)}."
         )
     shape: tuple[int, ...] = ()
-    readable = tuple(READABLE)
+    readable: tuple[str, ...] = (*OUTCOMES, temperature.SLOPES)
     if rule.per != "batch":
         _check_examples(f"temperature.name is {name!r}", examples)
         shape, readable = (rows[0], rows[1] if rule.per == "query" else 1), tuple(by_example.READABLE)
@@ -203,6 +205,7 @@ def _check_temperature(
     try:
         state = jax.eval_shape(lambda: jax.tree.map(lambda x: jnp.broadcast_to(x, shape), rule.init()))
         tau = jax.eval_shape(lambda *at: jnp.asarray(rule.value(*at)), state, step, number)
+        bias = jax.eval_shape(lambda state: rule.bias(state) if rule.bias else jnp.zeros(()), state)
     except (TypeError, ValueError) as error:
         raise ValueError(f"temperature.name is {name!r}, which fails in the step: {error}") from error
     if tau.shape != shape:
@@ -210,10 +213,23 @@ def _check_temperature(
         raise ValueError(
             f"temperature.name is {name!r}, which returns an array {tau.shape}; it must return {wanted}."
         )
+    if bias.shape:
+        raise ValueError(
+            f"temperature.name is {name!r}, whose bias is an array {bias.shape}; it must be a scalar, of a rule per"
+            " batch."
+        )
     if rule.reads not in readable:
         raise ValueError(
             f"temperature.name is {name!r}, whose reads is {rule.reads!r}; it must be one of"
             f" {', '.join(readable)}."
+        )
+
+
+def _check_bias(terms: tuple[Term, ...], rule: temperature.Temperature, name: str) -> None:
+    """Refuse a bias that no loss reads."""
+    if rule.bias and not any(term.weight and "pair_logits" in term.quantities for term in terms):
+        raise ValueError(
+            f"temperature.name is {name!r}, whose bias no loss reads: set loss=sigmoid, or temperature=learnt."
         )
 
 
@@ -514,6 +530,7 @@ def build(
         classes = 0  # nothing trains the probe
     tau = settings.temperature(total_steps)
     _check_temperature(tau, settings.temperature.name, example_count, (batch_size, directions))
+    _check_bias(terms, tau, settings.temperature.name)
     normalizer = settings.normalizer()
     _check_normalizer(normalizer, settings.normalizer.name, example_count, (batch_size, directions))
     _check_u(terms, settings.critic.name, settings.normalizer.name, tau.per)
@@ -609,7 +626,7 @@ def build(
         terms=terms,
         optimizer=optimizer,
         learning_rate=learning_rate,
-        diagnose=settings.diagnostics(settings.dtype),
+        diagnose=settings.diagnostics(settings.dtype, second is not None),
         gradient_snr=settings.gradient_snr(),
         online_views=compared.online,
         target_views=compared.target,

@@ -144,7 +144,8 @@ class Recorder(contextlib.ExitStack):
         return self
 
     def _notes(self, record: _Record) -> list[str]:
-        return alarms.notes(record.run.settings, self._program.mesh.devices.flat[0].platform)
+        run, platform = record.run, self._program.mesh.devices.flat[0].platform
+        return alarms.notes(run.settings, platform, run.source.train.example)
 
     @contextlib.contextmanager
     def waiting_for_data(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ import optax
 
 from contrastive_jax import augment, losses, sharding
 from contrastive_jax.contrast import diagnostics
+from contrastive_jax.contrast.temperature import Slopes
 from contrastive_jax.contrast.terms import total_loss
 from contrastive_jax.training.recipe import Recipe
 from contrastive_jax.types import Array, Batch, PyTree, TrainState
@@ -59,12 +60,14 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         # [B, W, h, w, c] of each size; of pairs, [B, 1, ...] of each array
         views, *others = jax.vmap(recipe.augment)(keys, batch.image)
 
-        # Zeros added to the queries: their gradient is the gradient of the loss in each query.
+        # Zeros added to the queries, to log(1 / tau) and to the bias: their gradients are the loss's derivatives.
         query_offset = sharding.shard_batch(
             jnp.zeros((views.shape[0], recipe.directions, recipe.embedding_width), recipe.parameter_dtype)
         )
 
-        def loss_fn(params, query_offset):
+        zero = jnp.zeros((), recipe.parameter_dtype)
+
+        def loss_fn(params, query_offset, slopes):
             outputs, stats = recipe.network.apply(
                 params, state.stats, (views[:, recipe.online_views], *others), train=True
             )
@@ -79,6 +82,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 state.step,
                 rng["compare"],
                 query_offset,
+                slopes,
             )
             critic = recipe.network.critic(
                 params, comparison.query, comparison.key, comparison.positive / comparison.temperature
@@ -104,9 +108,9 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             carried = (stats, target, candidates, normalizer, recipe.temperature.outcome(comparison, u))
             return loss + recipe.probe_weight * probe, (carried, metrics)
 
-        (grads, of_queries), ((stats, target, candidates, normalizer, outcome), metrics) = jax.grad(
-            loss_fn, argnums=(0, 1), has_aux=True
-        )(state.params, query_offset)
+        (grads, of_queries, slopes), ((stats, target, candidates, normalizer, outcome), metrics) = jax.grad(
+            loss_fn, argnums=(0, 1, 2), has_aux=True
+        )(state.params, query_offset, Slopes(zero, zero))
         updates, optimizer = recipe.optimizer.update(grads, state.optimizer, state.params)
         snr, gradient_snr = recipe.gradient_snr.apply(state.gradient_snr, grads)
         metrics |= snr | diagnostics.of_query_gradients(of_queries)
@@ -122,7 +126,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             optimizer=optimizer,
             target=target,
             candidates=candidates,
-            temperature=recipe.temperature.update(state.temperature, batch.id, state.step, outcome),
+            temperature=recipe.temperature.update(state.temperature, batch.id, state.step, outcome, slopes),
             gradient_snr=gradient_snr,
             normalizer=normalizer,
         )

@@ -42,6 +42,10 @@ METRICS = {
         "accuracy of the contrast", "curves", column="pair acc"
     ),
     "tau": Metric("temperature.", "temperature", "curves", column="tau"),
+    "bias": Metric(
+        "learnt part of the bias of the loss sigmoid, beside loss.sigmoid.bias; temperature=siglip only.",
+        "learnt bias", "diagnostics",
+    ),
     "ess": Metric(
         "effective sample size of the negatives' weights, as a share of their number, see effective_sample_size.",
         "effective sample size / negatives", "curves", column="ESS",
@@ -106,7 +110,8 @@ METRICS = {
         "uniformity", "diagnostics",
     ),
     "effective_rank": Metric(
-        "effective number of directions in which the normalised projections vary, see effective_rank.",
+        "effective number of directions in which the normalised projections vary, see effective_rank; the"
+        " smaller of two encoders.",
         "effective rank", "diagnostics"
     ),
     "rankme": Metric(
@@ -116,7 +121,8 @@ METRICS = {
     ),
     "embedding_std": Metric(
         "standard deviation of the normalised projections over the batch, averaged over dimensions,"
-        " times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse).",
+        " times sqrt(D): 1 for a uniform sphere, 0 when all embeddings are the same (collapse);"
+        " the smaller of two encoders.",
         "embedding std", "diagnostics",
     ),
     "embedding_largest": Metric(

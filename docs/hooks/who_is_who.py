@@ -384,6 +384,7 @@ TABLE: dict[str, list[Row]] = {
             form="sum_j softplus(-+(s_j / tau + bias))",
             equals="no function of c: every pair alone",
             ours="sigmoid_loss(a, b, tau, -10.0)",
+            config="digits --config.loss=sigmoid --config.temperature=siglip --config.candidates=other_view",
             code="google-research/big_vision@179d0204",
             golden="sigmoid_siglip",
         ),

@@ -65,10 +65,7 @@ SHARE = (
 
 def draw(results: Results):
     """Draw the bound over training, a line a cell; dashed without EqCo."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel(6.4, 3.8)
     columns = list(dict.fromkeys(column for _, column in results.cells))
     for row, column in results.cells:
         for seed, (epochs, values) in bound(results, row, column).items():

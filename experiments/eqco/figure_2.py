@@ -85,11 +85,6 @@ def gap_of_moco(results: Results) -> list[float]:
     return [a - b / 2 for a, b in zip(eqco, plain, strict=True)] if eqco and plain else []
 
 
-def draw(results: Results):
-    """Draw accuracy over K."""
-    return harness.lines(results, "negatives of a query, K", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -174,7 +169,7 @@ larger alpha at 126 negatives brings 0.6 (half-width 0.9).
             gates=(gates.headroom, gates.tuned),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("negatives of a query, K", log=True),
 )
 
 

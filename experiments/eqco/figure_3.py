@@ -28,11 +28,6 @@ RUNS = {
 }
 
 
-def draw(results: harness.Results):
-    """Draw accuracy over K."""
-    return harness.lines(results, "negatives of a query, K", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -78,7 +73,7 @@ as its seeds spread from 84 to 93: equality within a point cannot be judged, and
             gates=(gates.headroom, gates.tuned),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("negatives of a query, K", log=True),
 )
 
 

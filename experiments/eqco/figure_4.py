@@ -55,10 +55,7 @@ def remaining(results: Results) -> list[float]:
 
 def draw(results: Results):
     """Draw the mean over training, with a ribbon of one standard deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel(6.4, 3.8)
     for number, cell in enumerate(results.cells):
         curves = (results.curve(*cell, name).get("0", ([], [])) for name in CURVES)
         (epochs, mean), (_, spread) = curves

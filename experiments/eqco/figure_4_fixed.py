@@ -9,13 +9,13 @@ weights stand still: SimCLR trained with all 126 negatives, and at each of three
 0.5. "Much steadier" is read as in `figure_4`: less than half of the change from K = 2 to K = 126 is left.
 """
 
+import functools
 import itertools
-import json
 import pathlib
 import statistics
 import sys
 
-from experiments import harness
+from experiments import fixed_weights, harness
 from experiments.eqco import common
 from experiments.harness import Claim
 
@@ -36,79 +36,30 @@ def config_of(seed: int, tau: float, alpha: int, k: int) -> dict:
     return config | {"seed": seed, "probe": {"weight": 0.0, "gradient": False}, "evaluators": {}}
 
 
-def trained(seed: int, tau: float) -> dict[str, tuple | None]:
-    """Train with all negatives; return point -> weights and statistics, on the host; None at the start."""
-    import math
-    import tempfile
-
-    import jax
-
-    from contrastive_jax.training import encoder, loop, run
-
-    config = config_of(seed, tau, 0, KS[-1])
-    config["evaluate"] |= {"final": False}
-    config["checkpoint"] |= {"keep_every": "2.5 epochs", "keep_last": 3}
-    with tempfile.TemporaryDirectory() as workdir:
-        loop.train(config, workdir, quiet=True)
-        total = run.prepare(config, jax.devices()[:1]).total_steps
-        found: dict[str, tuple | None] = {"start": None}
-        for point in ("middle", "end"):
-            step = math.ceil(POINTS[point] * total)
-            saved = encoder.read(workdir, modules=("encoder", "projector"), step=step)
-            found[point] = jax.device_get((saved.params, saved.stats))
-    return found
-
-
 def norm(config: dict, weights: tuple | None, steps: int = STEPS) -> float:
     """Return the mean norm of a query's gradient over minibatches, the weights held."""
-    import dataclasses
-
-    import jax
     import optax
 
-    from contrastive_jax import native
-    from contrastive_jax.training import run as runs
-    from contrastive_jax.training.step import make_train_step
+    walk = fixed_weights.steps(config, weights, optax.set_to_zero(), steps)
+    return statistics.mean(float(metrics["query_gradient_norm"]) for _, metrics in walk)
 
-    run = runs.prepare(config, jax.devices()[:1])
-    run = run._replace(recipe=run.recipe._replace(optimizer=optax.set_to_zero()))
-    with jax.set_mesh(run.mesh):
-        feed, state = runs.feed_of(run), runs.initial_state(run)
-        if weights is not None:
-            params, stats = runs.replicate(weights, run.mesh)
-            state = dataclasses.replace(state, params=state.params | params, stats=state.stats | stats)
-        step = native.jit(make_train_step(run.recipe, feed.take))
-        found = []
-        try:
-            for number in range(steps):
-                state, metrics = step(state, feed.feed(number))
-                found.append(float(metrics["query_gradient_norm"]))
-        finally:
-            feed.close()
-    return statistics.mean(found)
+
+def part(seed: int, tau: float) -> list[dict]:
+    """Measure the rows of one training."""
+    weights = fixed_weights.trained(config_of(seed, tau, 0, KS[-1]), 2.5, POINTS)
+    return [
+        {
+            "seed": seed, "tau": tau, "point": point, "loss": loss, "k": k,
+            "norm": norm(config_of(seed, tau, alpha, k), weights[point]),
+        }
+        for point, (loss, alpha), k in itertools.product(POINTS, LOSSES.items(), KS)
+    ]  # fmt: skip
 
 
 def measure() -> dict:
     """Measure all rows; a training's are kept as soon as they are there."""
-    from contrastive_jax import native
-
-    native.keep_pages()  # as the command does
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for seed, tau in itertools.product(SEEDS, TAUS):
-        file = FOLDER / f"seed{seed}_tau{tau}.json"
-        if not file.exists():
-            weights = trained(seed, tau)
-            part = [
-                {
-                    "seed": seed, "tau": tau, "point": point, "loss": loss, "k": k,
-                    "norm": norm(config_of(seed, tau, alpha, k), weights[point]),
-                }
-                for point, (loss, alpha), k in itertools.product(POINTS, LOSSES.items(), KS)
-            ]  # fmt: skip
-            file.write_text(json.dumps(part, indent=0) + "\n")
-        rows += json.loads(file.read_text())
-    return {"rows": rows}
+    parts = {f"seed{s}_tau{t}": functools.partial(part, s, t) for s, t in itertools.product(SEEDS, TAUS)}
+    return {"rows": [*itertools.chain(*fixed_weights.kept(FOLDER, parts).values())]}
 
 
 def norms(found: dict, **which) -> list[float]:

@@ -27,11 +27,6 @@ TOO_FINE = (
 )
 
 
-def draw(results: harness.Results):
-    """Draw accuracy over alpha."""
-    return harness.lines(results, "alpha", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -63,7 +58,7 @@ TABLE = harness.Table(
             needs=TOO_FINE.format(0.2, 200),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("alpha", log=True),
 )
 
 

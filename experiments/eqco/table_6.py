@@ -20,11 +20,6 @@ RUNS = {
 }
 
 
-def draw(results: harness.Results):
-    """Draw accuracy over K."""
-    return harness.lines(results, "negatives of a query, K", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -50,7 +45,7 @@ queue is 1 to 5 points better by linear accuracy. A surprise would be a tie with
             gates=(harness.gates.headroom, harness.gates.tuned),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("negatives of a query, K", log=True),
 )
 
 

@@ -110,10 +110,7 @@ def draw(results: Results):
 
     Bars are standard deviations; the line at 10 % is chance.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel(5.6, 3.6)
     losses = {loss: f"C{n}" for n, loss in enumerate(LOSSES | ATTENTION)}
     for (loss, colour), tau in itertools.product(losses.items(), TAUS):
         found = sorted(
@@ -122,17 +119,13 @@ def draw(results: Results):
             if (row(loss, tau, batch), str(bits)) in results.cells
         )
         if found:
-            axes.errorbar(
-                [x for x, _ in found],
-                [statistics.mean(seeds) for _, seeds in found],
-                [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for _, seeds in found],
+            harness.bars(
+                axes, *zip(*found, strict=True),
                 label=loss if tau == 0.05 else None,
                 color=colour,
-                marker="o",
                 markerfacecolor=colour if tau == 0.05 else "none",
                 linestyle="-" if tau == 0.05 else "none",
-                capsize=3,
-            )
+            )  # fmt: skip
     axes.axhline(10, color="0.6", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_xticks([2, 5, 10, 20, 50, 100], ["2", "5", "10", "20", "50", "100"], minor=False)

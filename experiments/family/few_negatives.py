@@ -14,14 +14,14 @@ If so, EqCo's margin log(alpha / K) does both without a change of negatives: wit
 weight of all, and with alpha 10 all negatives the weight of ten.
 """
 
+import functools
 import itertools
-import json
 import pathlib
 import sys
 
 import numpy as np
 
-from experiments import harness
+from experiments import fixed_weights, harness
 from experiments.harness import Claim
 from experiments.less_can_be_more import figure_4_fixed as fixed
 
@@ -91,18 +91,14 @@ def norms(seed: int, count: int) -> list[dict]:
 
 def measure() -> dict:
     """Measure all rows; a training's are kept as soon as they are there."""
-    from contrastive_jax import native
-
-    native.keep_pages()  # as the command does
-    FOLDER.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[dict]] = {"rows": [], "norms": []}
-    for (name, of_training), (weights, count), seed in itertools.product(
-        {"rows": part, "norms": norms}.items(), TRAINED.items(), fixed.SEEDS
+    for (name, of_training), (weights, count) in itertools.product(
+        {"rows": part, "norms": norms}.items(), TRAINED.items()
     ):
-        file = FOLDER / f"{weights}_seed{seed}{'_norms' if name == 'norms' else ''}.json"
-        if not file.exists():
-            file.write_text(json.dumps(of_training(seed, count), indent=0) + "\n")
-        found[name] += [row | {"weights": weights} for row in json.loads(file.read_text())]
+        suffix = "_norms" if name == "norms" else ""
+        parts = {f"{weights}_seed{s}{suffix}": functools.partial(of_training, s, count) for s in fixed.SEEDS}
+        for rows in fixed_weights.kept(FOLDER, parts).values():
+            found[name] += [row | {"weights": weights} for row in rows]
     return found
 
 

@@ -34,11 +34,6 @@ def shrinks(results: Results) -> list[float]:
 GATES = (gates.few_headroom, gates.regime("InfoNCE", "16"))
 
 
-def draw(results: Results):
-    """Draw accuracy over batch size."""
-    return harness.lines(results, "batch size", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -82,7 +77,7 @@ FlatNCE's: neither is tuned at this width, so that the size is of these rates.
             gates=GATES,
         ),
     ),
-    draw=draw,
+    draw=harness.lines("batch size", log=True),
 )
 
 

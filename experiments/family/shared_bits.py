@@ -47,11 +47,6 @@ def at(scale: str):
     return lambda results: keeps(results) if results.scale == scale else []
 
 
-def draw(results: Results):
-    """Draw accuracy over bits."""
-    return harness.lines(results, "bits of the added channels")
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -88,7 +83,7 @@ is at chance; the size, 7 and 6 points, is not.
         )
         for scale, where in (("small_mnist", "MNIST at twice the width"), ("small", "CIFAR-10"))
     ),
-    draw=draw,
+    draw=harness.lines("bits of the added channels"),
 )
 
 

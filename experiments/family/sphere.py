@@ -88,25 +88,21 @@ def draw(results: Results):
 
     Bars are standard deviations.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.6, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel(5.6, 3.4)
     wide = [(tau, bits, DIMENSIONS) for tau, bits in KEPT + TAKEN + KNOWN]
     narrow = [(tau, bits, FEW) for tau, bits in FLAT]
     for number, (loss, places) in enumerate((*((loss, wide) for loss in LOSSES), ("InfoNCE", narrow))):
         there = [place for place in places if cell(loss, *place) in results.cells]
         found = sorted((room(*place), list(results.values(*cell(loss, *place)).values())) for place in there)
-        axes.errorbar(
+        harness.bars(
+            axes,
             [x for x, _ in found],
-            [statistics.mean(seeds) for _, seeds in found],
-            [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for _, seeds in found],
+            [seeds for _, seeds in found],
             label=loss if places is wide else f"{loss}, {FEW} dimensions",
             color=f"C{number % len(LOSSES)}",
             marker="os"[number % len(LOSSES)],
             markerfacecolor=None if places is wide else "none",
             linestyle="none",
-            capsize=3,
         )
         for tau, bits, dimensions in there if loss == LOSSES[0] else ():
             side = SIDES.get((tau, bits, dimensions), (8, 6))

@@ -89,14 +89,7 @@ def draw(results: Results):
                 for tau in (*TAUS, LARGER)
             }
             seen = {tau: list(seeds) for tau, seeds in of_tau.items() if len(seeds) > 1}
-            axes.errorbar(
-                list(seen),
-                [statistics.mean(seeds) for seeds in seen.values()],
-                [statistics.stdev(seeds) for seeds in seen.values()],
-                label=loss,
-                marker="o",
-                capsize=3,
-            )
+            harness.bars(axes, seen, seen.values(), label=loss)
         axes.set_xscale("log")
         axes.set_xticks((*TAUS, LARGER), [f"{tau:g}" for tau in (*TAUS, LARGER)])
         axes.minorticks_off()

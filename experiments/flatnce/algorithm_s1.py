@@ -35,10 +35,7 @@ def printed(results: Results) -> list[float]:
 
 def draw(results: Results):
     """Draw ESS over training, the first seed of each target."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for index, cell in enumerate(results.cells):
         for epochs, values in list(results.curve(*cell, "ess").values())[:1]:
             axes.plot(epochs, values, color=f"C{index}", label=f"target {cell[1]}")

@@ -54,10 +54,7 @@ def tie(results: Results) -> list[list[float]]:
 
 def draw(results: Results):
     """Draw both estimates of both methods, the first seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for index, cell in enumerate(results.cells):
         for name, style, label in zip(CURVES, ("-", "--"), ("large pool", "mini-batch"), strict=True):
             for epochs, values in list(results.curve(*cell, name).values())[:1]:

@@ -80,11 +80,6 @@ SHORT = gates.lacking(
 )
 
 
-def draw(results: Results):
-    """Draw accuracy over batch size."""
-    return harness.lines(results, "batch size", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -173,7 +168,7 @@ class FlatCLR at batch 256 is 2.7 points below batch 16, by all labels 0.2 and b
             needs="trainings of 100 epochs and more: scale gpu",
         ),
     ),
-    draw=draw,
+    draw=harness.lines("batch size", log=True),
 )
 
 

@@ -24,11 +24,6 @@ def smallest(results):
     return figure_2.gap(results, min(int(column) for _, column in results.cells))
 
 
-def draw(results):
-    """Draw accuracy over batch size."""
-    return harness.lines(results, "batch size", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -60,7 +55,7 @@ FlatCLR a point ahead, or behind.
             ours=True,
         ),
     ),
-    draw=draw,
+    draw=harness.lines("batch size", log=True),
 )
 
 

@@ -115,10 +115,7 @@ REGIME = gates.of_runs(gates.regime("SimCLR"), lambda: Results(figure_2.TABLE, S
 
 def scatter(found: dict, estimate: str, label: str):
     """Draw accuracy over an estimate, a point a run."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for method, marker in zip(figure_2.METHODS, "so", strict=True):
         for batch in sorted({row["batch"] for row in found["rows"]}):
             rows = [r for r in found["rows"] if (r["method"], r["batch"]) == (method, batch)]

@@ -45,10 +45,7 @@ def _mean(curve: tuple[list, list], part: tuple[float, float]) -> float:
 
 def draw(results: Results):
     """Draw both curves, the mean over seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for cell in results.cells:
         curves = list(results.curve(*cell, WEIGHED[cell[0]]).values())
         if curves:

@@ -91,10 +91,7 @@ def coverage(results: Results) -> list[float]:
 
 def draw(results: Results):
     """Draw accuracy over the ESS that a run had."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     axes.axvspan(*GOOD, color="0.92", label="good, says the paper")
     for row, marker in ((SCHEDULED, "o"), (FIXED, "s")):
         cells = [cell for cell in results.cells if cell[0] == row]

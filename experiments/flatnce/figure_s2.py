@@ -51,10 +51,7 @@ def early(results: Results) -> list[list[float]]:
 
 def draw(results: Results):
     """Draw kNN over epochs, the mean over seeds."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for row, column in results.cells:
         curves = list(results.curve(row, column, CURVES[0]).values())
         mean = [100 * statistics.mean(at) for at in zip(*(values for _, values in curves), strict=False)]

@@ -34,10 +34,7 @@ def end(results: Results) -> list[float]:
 
 def draw(results: Results):
     """Draw accuracy over epochs beside the paper's."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for index, name in enumerate(figure_2.METHODS):
         printed = [REPORTED[COLUMN][name, str(epoch)] for epoch in EPOCHS]
         axes.plot(EPOCHS, printed, "o:", color=f"C{index}", label=f"{name}, the paper's")

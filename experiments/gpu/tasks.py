@@ -62,7 +62,7 @@ TASKS = {
         (Command(("-m", "experiments.gpu.correctness", "--methods=flatclr_ess"), "correctness"),),
     ),
     "benchmarks": Task(
-        "the step against PyTorch, against the bare network, in memory; replicas against processes",
+        "the step against PyTorch, against the bare network; a million rows; replicas against processes",
         "",
         (
             *(
@@ -82,7 +82,7 @@ TASKS = {
                 script("determinism", f"--config={config}", out=f"determinism_{config}")
                 for config in ("simclr_cifar10", "flatclr_imagenet")
             ),
-            script("memory", "--batches=64,128", "--dtype=bfloat16", "--check=256,1024", out="memory"),
+            script("many_rows", "--rows=1048576", out="many_rows"),
             *(
                 script(*RACE, f"--width={w}", "--end-to-end", out=f"against_pytorch_end_to_end_{w}")
                 for w in WIDTHS
@@ -91,6 +91,7 @@ TASKS = {
         (
             script("step_overhead", *TINY, "--size=8", out="step_overhead_0.125"),
             script("replicas", *TINY, "--size=8", "--replicas=2", "--processes=1", out="replicas_0.125"),
+            script("many_rows", "--rows=2048", out="many_rows"),
         ),
     ),
     "time_to_90": Task(

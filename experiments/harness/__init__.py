@@ -18,7 +18,7 @@ The same seed gives every cell the same first weights, order and augmentation, s
 
 from experiments.harness import gates
 from experiments.harness.cli import main
-from experiments.harness.pages import lines, markdown, summary
+from experiments.harness.pages import bars, lines, markdown, panel, summary
 from experiments.harness.results import Results, above_all, of_extremes
 from experiments.harness.table import (
     ADAMW_RATES,
@@ -48,6 +48,6 @@ from experiments.harness.table import (
 __all__ = [
     "BRIEF", "BY_FEW_LABELS", "FEW", "FEW_LABELS", "KNN_TOO", "OWN_DRAWS", "ROOT", "SCALES", "SEEDS", "SMALL", "Claim",
     "Results", "Table",
-    "above_all", "all_tables", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
-    "ADAMW_RATES", "markdown", "of_extremes", "rates", "screen", "summary", "table_of",
+    "above_all", "all_tables", "bars", "brief", "command", "config_of", "doubtful", "gates", "grid", "lines", "main",
+    "ADAMW_RATES", "markdown", "of_extremes", "panel", "rates", "screen", "summary", "table_of",
 ]  # fmt: skip

@@ -124,6 +124,9 @@ def command_line(argv: list[str], tables: list[Table], about: str | None) -> int
         return _over_cells(options, tables, about)
 
 
+NO_RUNS = "{}: no runs; `run` measures in this process"  # of a table with a measure
+
+
 def _over_cells(options: argparse.Namespace, tables: list[Table], about: str | None) -> int:
     """Run a verb over the chosen cells of some tables; return the exit status."""
 
@@ -169,12 +172,15 @@ def _over_cells(options: argparse.Namespace, tables: list[Table], about: str | N
             print(failure, file=sys.stderr)
         return bool(failures)
     if options.verb == "plan":
-        cells = {table.name: chosen(table) for table in tables}
-        plan(tables, cells, options.scale, options.device, options.utilisation, options.price)
+        for table in (one for one in tables if one.is_measured):
+            print(NO_RUNS.format(table.path))
+        if trained:
+            cells = {table.name: chosen(table) for table in trained}
+            plan(trained, cells, options.scale, options.device, options.utilisation, options.price)
         return 0
     for table in tables:
         if table.is_measured:
-            print(f"{table.path}: no runs; `run` measures in this process")
+            print(NO_RUNS.format(table.path))
         elif options.verb == "collect":
             print(f"{table.path}: {collect(table, options.scale, chosen(table))} runs are kept")
         else:

@@ -4,7 +4,7 @@ import math
 import pathlib
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from experiments.harness.jobs import choose, choosing, chosen_by, score_of
@@ -191,34 +191,38 @@ def render(table: Table) -> str:
     return page.read_text()
 
 
-def lines(results: Results, axis: str, heading: str | None = None, log: bool = False):
-    """Draw a figure of the common kind: a line a row over the columns, which are numbers; bars are standard
-    deviations."""
+def panel(width: float = 5.2, height: float = 3.4):
+    """Return a figure with one panel, and the panel's axes."""
     from matplotlib.figure import Figure
 
-    heading = heading or next(iter(results.table.metric))
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    rows, columns = _ordered(results.cells)
-    for row in rows:
-        known = [
-            (float(c), list(results.values(row, c, heading).values()))
-            for c in columns
-            if (row, c) in results.cells
-        ]
-        known.sort()
-        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in known]
-        axes.errorbar(
-            [x for x, _ in known],
-            [statistics.mean(v) for _, v in known],
-            spread,
-            label=row,
-            marker="o",
-            capsize=3,
-        )
-    if log:
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel=axis, ylabel=heading)
-    axes.legend(frameon=False)
-    return figure
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def bars(axes, places: Iterable[float], values: Iterable[Sequence[float]], **style) -> None:
+    """Draw the mean of each place's values, one for each seed, with bars of one standard deviation."""
+    values = list(values)
+    spread = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
+    style = {"marker": "o", "capsize": 3} | style
+    axes.errorbar(list(places), list(map(statistics.mean, values)), spread, **style)
+
+
+def lines(axis: str, heading: str | None = None, log: bool = False) -> Callable[[Results], Any]:
+    """Return what draws the common kind of figure: a line a row over the columns, which are numbers."""
+
+    def draw(results: Results):
+        of = heading or next(iter(results.table.metric))
+        figure, axes = panel()
+        rows, columns = _ordered(results.cells)
+        for row in rows:
+            known = sorted((float(c), c) for c in columns if (row, c) in results.cells)
+            values = [list(results.values(row, c, of).values()) for _, c in known]
+            bars(axes, [x for x, _ in known], values, label=row)
+        if log:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.set(xlabel=axis, ylabel=of)
+        axes.legend(frameon=False)
+        return figure
+
+    return draw

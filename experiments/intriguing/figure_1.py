@@ -29,11 +29,6 @@ def panels(cells_of):
     }
 
 
-def draw(results: harness.Results):
-    """Draw accuracy over epochs."""
-    return harness.lines(results, "epochs", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -41,7 +36,7 @@ TABLE = harness.Table(
     metric={"linear top-1, %": "trained.linear.top1 %"},
     reported={"linear top-1, %": panels(lambda table: table.reported["linear top-1, %"])},
     assumed=table_a1.TABLE.assumed,
-    draw=draw,
+    draw=harness.lines("epochs", log=True),
 )
 
 

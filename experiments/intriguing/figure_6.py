@@ -74,11 +74,6 @@ def of_varied(results: Results) -> list[list[float]]:
     return [seeds for seeds in found if seeds]
 
 
-def draw(results: Results):
-    """Draw objects over the number of unique digits."""
-    return harness.lines(results, "unique digits", OBJECTS, log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -153,7 +148,7 @@ Read after batch 512 and a head of 4 layers (3 seeds each, with all digits): obj
             gates=(gates.headroom,),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("unique digits", OBJECTS, log=True),
 )
 
 

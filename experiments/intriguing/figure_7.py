@@ -75,11 +75,6 @@ def share_lost(results: Results) -> list[float]:
     return [-f / (c - 10.0) - 0.5 for f, c in zip(lost, clean, strict=True)] if lost else []
 
 
-def draw(results: Results):
-    """Draw accuracy over bits."""
-    return harness.lines(results, "bits of the added channels")
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -129,7 +124,7 @@ row that keeps more than half of its accuracy above chance.
             gates=(gates.ran(*((row, "0") for row in OTHERS)),),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("bits of the added channels"),
 )
 
 

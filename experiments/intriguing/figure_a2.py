@@ -95,11 +95,6 @@ NAME = (
 )
 
 
-def draw(results: Results):
-    """Draw accuracy over lambda, a line a tau."""
-    return harness.lines(results, "lambda", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -161,7 +156,7 @@ equation 2 have lambda on the distribution term. Trainings of 200 epochs, as the
             ours=True,
         ),
     ),
-    draw=draw,
+    draw=harness.lines("lambda", log=True),
 )
 
 

@@ -111,11 +111,6 @@ SHARE = "share of the accuracy above chance that 12 bits take, less a half, CIFA
 LOSSES = ("Decoupled NT-Xent", "SWD (normal)", "SWD (uniform hypercube)", "SWD (uniform hypersphere)")
 
 
-def draw(results: Results):
-    """Draw accuracy over bits."""
-    return harness.lines(results, "bits of the added channels")
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -170,7 +165,7 @@ TABLE = harness.Table(
             gates=(gates.headroom, gates.tuned),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("bits of the added channels"),
 )
 
 

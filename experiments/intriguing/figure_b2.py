@@ -25,11 +25,6 @@ RUNS = {
 }
 
 
-def draw(results: harness.Results):
-    """Draw accuracy over bits."""
-    return harness.lines(results, "bits of the added channels")
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -50,7 +45,7 @@ TABLE = harness.Table(
             needs="ImageNet; on MNIST and CIFAR-10 the claim is Figures 7's and B.1's",
         ),
     ),
-    draw=draw,
+    draw=harness.lines("bits of the added channels"),
 )
 
 

@@ -120,11 +120,6 @@ def room(results: Results, half: float) -> str:
     )
 
 
-def draw(results: Results):
-    """Draw what is resolved over the bits that there are."""
-    return harness.lines(results, "bits of the images", RESOLVED)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -199,7 +194,7 @@ temperature that ran. No prediction was made of that.
             gates=(room,),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("bits of the images", RESOLVED),
 )
 
 

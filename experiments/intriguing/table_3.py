@@ -69,11 +69,6 @@ def learnt(results: Results, half: float) -> str:
     return f"regime: SimCLR learns too little of digits: {'; '.join(said)}" if said else ""
 
 
-def draw(results: Results):
-    """Draw accuracy over the number of digits."""
-    return harness.lines(results, "digits on the canvas", log=True)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -138,7 +133,7 @@ design stays as it is.
             by="each",
         ),
     ),
-    draw=draw,
+    draw=harness.lines("digits on the canvas", log=True),
 )
 
 

@@ -95,11 +95,6 @@ def difference_of_falls(results: Results) -> list[float]:
 SEEN = gates.lacking("the larger digit hides the smaller on so small a canvas", ("cpu",))
 
 
-def draw(results: Results):
-    """Draw the first digit's accuracy over the second's size."""
-    return harness.lines(results, "size of the 2nd digit (1st: 20)", FIRST)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -160,7 +155,7 @@ SimCLR's first digit falls by more than 20 points, beside that of 25 by less tha
             gates=(SEEN,),
         ),
     ),
-    draw=draw,
+    draw=harness.lines("size of the 2nd digit (1st: 20)", FIRST),
 )
 
 

@@ -89,23 +89,22 @@ def correlation(results: harness.Results, row: str) -> list[float]:
     ]
 
 
-def over_negatives(results: harness.Results, axis: str = "negatives of a query", heading: str | None = None):
-    """Draw a line a method over the number of negatives; ``standard`` at the right end."""
-    from matplotlib.figure import Figure
+def over_negatives(heading: int = 0):
+    """Return what draws a heading, a line a method over the number of negatives; ``standard`` at the right end."""
 
-    heading = heading or next(iter(results.table.metric))
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    columns = sorted(
-        {c for _, c in results.cells}, key=lambda c: (c == "standard", c == "standard" or int(c))
-    )
-    for row in dict.fromkeys(r for r, _ in results.cells):
-        known = [(columns.index(c), list(results.values(row, c, heading).values())) for c in columns]
-        known = [(x, values) for x, values in known if values]
-        spread = [statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in known]
-        middle = [statistics.mean(v) for _, v in known]
-        axes.errorbar([x for x, _ in known], middle, spread, label=row, marker="o", capsize=3)
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set(xlabel=axis, ylabel=heading)
-    axes.legend(frameon=False)
-    return figure
+    def draw(results: harness.Results):
+        of = list(results.table.metric)[heading]
+        figure, axes = harness.panel()
+        columns = sorted(
+            {c for _, c in results.cells}, key=lambda c: (c == "standard", c == "standard" or int(c))
+        )
+        for row in dict.fromkeys(r for r, _ in results.cells):
+            values = {n: list(results.values(row, c, of).values()) for n, c in enumerate(columns)}
+            known = {n: seeds for n, seeds in values.items() if seeds}
+            harness.bars(axes, known, known.values(), label=row)
+        axes.set_xticks(range(len(columns)), columns)
+        axes.set(xlabel="negatives of a query", ylabel=of)
+        axes.legend(frameon=False)
+        return figure
+
+    return draw

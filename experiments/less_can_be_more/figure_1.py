@@ -51,11 +51,6 @@ def relic_gains_more(results: Results) -> list[float]:
 IMAGENET_64 = "ImageNet at 64 x 64 pixels and a batch with hundreds of negatives"
 
 
-def draw(results: Results):
-    """Draw accuracy over the number of negatives."""
-    return common.over_negatives(results)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -136,7 +131,7 @@ are the best by a point.
             needs=IMAGENET_64,
         ),
     ),
-    draw=draw,
+    draw=common.over_negatives(),
 )
 
 

@@ -11,17 +11,16 @@ parameters as a share of that with all negatives. Bias is how far the mean gradi
 images with all negatives.
 """
 
+import functools
 import itertools
-import json
 import math
 import pathlib
 import statistics
 import sys
-import tempfile
 
 import numpy as np
 
-from experiments import harness
+from experiments import fixed_weights, harness
 from experiments.harness import Claim
 
 SEEDS, TAUS, LOSSES = (0, 1, 2), (0.1, 1.0), ("info_nce", "dcl")
@@ -45,62 +44,23 @@ def config_of(seed: int, tau: float, loss: str, count: int, batch: int = BATCH) 
     return config | {"seed": seed, "probe": {"weight": 0.0, "gradient": False}, "evaluators": {}}
 
 
-def trained(seed: int, tau: float, count: int = 0) -> dict[str, tuple]:
+def trained(seed: int, tau: float, count: int = 0) -> dict[str, tuple | None]:
     """Train with ``count`` negatives, 0 for all; return point -> weights and statistics, on the host."""
-    import jax
-
-    from contrastive_jax.training import encoder, loop, run
-
-    config = config_of(seed, tau, "info_nce", count)
-    config["evaluate"] |= {"final": False}
-    config["checkpoint"] |= {"keep_every": f"{EPOCHS / 2} epochs", "keep_last": 3}
-    with tempfile.TemporaryDirectory() as workdir:
-        loop.train(config, workdir, quiet=True)
-        total = run.prepare(config, jax.devices()[:1]).total_steps
-        found = {}
-        for point, share in POINTS.items():
-            if share:
-                saved = encoder.read(workdir, modules=("encoder", "projector"), step=math.ceil(share * total))
-                found[point] = jax.device_get((saved.params, saved.stats))
-    return found
+    return fixed_weights.trained(config_of(seed, tau, "info_nce", count), EPOCHS / 2, POINTS)
 
 
 def gradients(config: dict, weights: tuple | None, steps: int):
     """Yield the gradient of each step as one array, the weights held: the library's step, its optimizer replaced."""
-    import dataclasses
-
     import jax
     import jax.numpy as jnp
     import optax
 
-    from contrastive_jax import native
-    from contrastive_jax.training import run as runs
-    from contrastive_jax.training.step import make_train_step
-
-    run = runs.prepare(config, jax.devices()[:1])
     keep = optax.GradientTransformation(
         lambda params: optax.tree.zeros_like(params), lambda g, _, params: (optax.tree.zeros_like(params), g)
     )
-    run = run._replace(recipe=run.recipe._replace(optimizer=keep))
-    with jax.set_mesh(run.mesh):
-        feed, state = runs.feed_of(run), runs.initial_state(run)
-        if weights is not None:
-            params, stats = runs.replicate(weights, run.mesh)
-            state = dataclasses.replace(
-                state, params=state.params | params, stats=state.stats | stats, optimizer=state.optimizer
-            )
-        step = native.jit(make_train_step(run.recipe, feed.take))
-        try:
-            for number in range(steps):
-                state, _ = step(state, feed.feed(number))
-                of_model = {
-                    name: g for name, g in state.optimizer.items() if name in ("encoder", "projector")
-                }
-                yield np.asarray(
-                    jnp.concatenate([g.reshape(-1) for g in jax.tree.leaves(of_model)]), np.float64
-                )
-        finally:
-            feed.close()
+    for state, _ in fixed_weights.steps(config, weights, keep, steps):
+        of_model = {name: g for name, g in state.optimizer.items() if name in ("encoder", "projector")}
+        yield np.asarray(jnp.concatenate([g.reshape(-1) for g in jax.tree.leaves(of_model)]), np.float64)
 
 
 def signal(sums: np.ndarray, squares: np.ndarray, n: int) -> float:
@@ -142,7 +102,7 @@ def compared(
 
 def part(seed: int, tau: float) -> list[dict]:
     """Measure the rows of one training: loss, point, K; ratio and error, signal, cosine to the pool's gradient."""
-    weights = {"start": None} | trained(seed, tau)
+    weights = trained(seed, tau)
     rows = []
     for loss, point in itertools.product(LOSSES, POINTS):
         whole = next(gradients(config_of(seed, tau, loss, 0, POOL), weights[point], 1))
@@ -161,17 +121,8 @@ def part(seed: int, tau: float) -> list[dict]:
 
 def measure() -> dict:
     """Measure all rows; a training's are kept as soon as they are there."""
-    from contrastive_jax import native
-
-    native.keep_pages()  # as the command does
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for seed, tau in itertools.product(SEEDS, TAUS):
-        file = FOLDER / f"seed{seed}_tau{tau}.json"
-        if not file.exists():
-            file.write_text(json.dumps(part(seed, tau), indent=0) + "\n")
-        rows += json.loads(file.read_text())
-    return {"rows": rows}
+    parts = {f"seed{s}_tau{t}": functools.partial(part, s, t) for s, t in itertools.product(SEEDS, TAUS)}
+    return {"rows": [*itertools.chain(*fixed_weights.kept(FOLDER, parts).values())]}
 
 
 def of(found: dict, name: str, **which) -> list[float]:

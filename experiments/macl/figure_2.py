@@ -16,16 +16,11 @@ measured: 0.022 of 0.032). The paper trains 40 times as long; there the sign may
 import sys
 
 from experiments import harness
-from experiments.harness import Claim, Results, gates
+from experiments.harness import Claim, gates
 from experiments.macl import common, drawing, table_1
 from experiments.macl.common import difference, rise
 
 RUNS = table_1.TABLE.runs
-
-
-def draw(results: Results):
-    """Draw S over training."""
-    return drawing.sensitivity(results)
 
 
 TABLE = harness.Table(
@@ -56,7 +51,7 @@ TABLE = harness.Table(
             gates=(gates.tuned,),
         ),
     ),
-    draw=draw,
+    draw=drawing.sensitivity,
 )
 
 

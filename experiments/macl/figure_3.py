@@ -55,10 +55,7 @@ def smallest_step(values) -> float:
 
 def draw(found: dict):
     """Draw W over tau, a line each K."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel()
     for k, weights in found["W"].items():
         axes.plot(found["tau"], weights, label=f"K = {k}")
     axes.set(xlabel="temperature", ylabel="W")

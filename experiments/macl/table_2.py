@@ -90,11 +90,6 @@ STL10 = "STL-10 with its 100,000 unlabelled images of 96 pixels"
 REGIME = gates.regime("InfoNCE")  # where a query's weight is the subject; MACL and DCL have one
 
 
-def draw(results: Results):
-    """Draw semantic sensitivity over training."""
-    return drawing.sensitivity(results)
-
-
 TABLE = harness.Table(
     __name__,
     __doc__,
@@ -196,7 +191,7 @@ and these two are within a point of each other. A surprise would be DCL less tha
             ours=True,
         ),
     ),
-    draw=draw,
+    draw=drawing.sensitivity,
 )
 
 

@@ -5,6 +5,7 @@ import statistics
 
 import matplotlib
 
+from experiments import harness
 from experiments.family import yoked
 from experiments.harness import ROOT, Results, table_of
 from experiments.harness.judging import student
@@ -15,10 +16,7 @@ FOLDER = ROOT / "experiments" / "paper" / "results"
 
 def panel(width: float):
     """Make an empty figure of one panel."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = harness.panel(width, 3.2)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 

@@ -21,6 +21,7 @@ import datetime
 import json
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
 import sys
@@ -161,15 +162,16 @@ def seeds(options) -> dict:
     for seed in range(options.seeds):
         for name, switch in SWITCHES.items():
             with tempfile.TemporaryDirectory() as workdir:
-                command = [sys.executable, "-m", "contrastive_jax.main", f"--config={options.config}"]
+                config = shlex.split(f"--config={options.config}")
+                command = [sys.executable, "-m", "contrastive_jax.main", *config, f"--config.seed={seed}"]
                 subprocess.run(
-                    [*command, f"--config.seed={seed}", f"--workdir={workdir}"],
+                    [*command, f"--workdir={workdir}"],
                     cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
                     env=os.environ | {native.library.SWITCH: switch},
                 )  # fmt: skip
                 result = json.loads(pathlib.Path(workdir, "result.json").read_text())
             for column, score in result["evaluations"]["trained"].items():
-                report["scores"].setdefault(column, {}).setdefault(name, []).append(score["accuracy"])
+                report["scores"].setdefault(column, {}).setdefault(name, []).append(score["top1"])
     for column, of_each in report["scores"].items():
         texts = [
             f"{name} {100 * statistics.mean(scores):.2f} ± {100 * statistics.stdev(scores):.2f}"
@@ -206,7 +208,7 @@ def main() -> None:
     """Measure, print, save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("accuracy", "beside", "seeds", "speed"))
-    parser.add_argument("--config", default="digits")
+    parser.add_argument("--config", default="digits", help="of seeds; more options may follow, in one string")
     parser.add_argument("--width", type=float, default=0.25)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=1000)

@@ -136,6 +136,20 @@ def test_a_function_in_the_workdir_is_allowed_by_its_content(save, monkeypatch, 
     refused(lambda: configs.load(run))
 
 
+def test_a_notebooks_function_is_allowed_where_the_working_folder_lies_beside_the_workdir(
+    save, tmp_path, monkeypatch
+):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    config = {"loss": {"__main__:mine": {"weight": 1.0}}}
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path / "notes")
+    approval.keep(config, tmp_path / "run")
+    monkeypatch.setattr(approval, "_allowed", set())
+    approval.check(config, tmp_path / "run")
+    with pytest.raises(ValueError, match="loss.__main__:mine is '__main__:mine' in the config"):
+        approval.check(config, tmp_path / "notes" / "another")
+
+
 def test_approvals_that_others_can_write_count_for_nothing(save, tmp_path, monkeypatch):
     run = save(PLACES["temperature.name"])
     approval.keep({"temperature": {"name": "theirs:warm"}}, run)

@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -669,7 +670,10 @@ def test_macls_temperature_refuses(arguments, message):
 @pytest.mark.run
 def test_the_examples_of_the_documentation():
     assert doctest.testmod(inspect.getmodule(contrastive_loss)).failed == 0
-    examples = contrastive_loss.__doc__
+    page = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "contrastive_loss.md"
+    examples = "\n".join(re.findall(r"```pycon\n(.*?)```", page.read_text(), re.DOTALL))
+    test = doctest.DocTestParser().get_doctest(examples, {}, page.name, str(page), 0)
+    assert doctest.DocTestRunner().run(test).failed == 0
     assert all(f'"{name}"' in examples for name in FAMILY)
 
 

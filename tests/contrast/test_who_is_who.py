@@ -1,9 +1,11 @@
 """The page of who is who: it is its table's, its expressions and configs run, its derivations have tests."""
 
+import fnmatch
 import importlib.util
 import json
 import math
 import pathlib
+import re
 
 import golden_cases
 import jax
@@ -14,6 +16,7 @@ import test_identities_family
 
 import contrastive_jax
 from contrastive_jax import config, losses, main
+from contrastive_jax.config.methods import METHODS
 from contrastive_jax.contrast import transform
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -99,3 +102,14 @@ def test_every_derivation_has_a_test_and_a_row():
 def test_names_are_there_once():
     names = [row.name for row in ROWS]
     assert len(names) == len(set(names)) and len(names) >= 24
+
+
+def test_every_method_is_on_the_page_of_citations():
+    page = (ROOT / "docs" / "citation.md").read_text()
+    named = [
+        name.strip() for line in re.findall(r"^@.*% (.*)$", page, re.MULTILINE) for name in line.split(",")
+    ]
+    missing = [method for method in METHODS if not any(fnmatch.fnmatch(method, name) for name in named)]
+    assert missing == ["supervised"]  # cross-entropy
+    keys = re.findall(r"^@\w+\{(\w+),", page, re.MULTILINE)
+    assert len(keys) == len(set(keys)) == page.count("\n  title={")

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import types
 
 import numpy as np
@@ -321,6 +322,23 @@ def test_a_further_file_or_split_of_another_schema(set_of_two):
         ValueError, match="set/train are in the column 'image', those of .*set/test in 'image2'"
     ):
         load(set_of_two / "set")
+
+
+def test_a_file_or_split_that_is_linked_twice(set_of_two):
+    root, file = set_of_two / "set", "data-00001-of-00002.arrow"
+    kept = (root / "train" / file).rename(root / "train" / "kept.arrow")
+    (root / "train" / file).symlink_to(root / "train" / "data-00000-of-00002.arrow")
+    with pytest.raises(ValueError, match="are the same file, through a link: the image would be its own"):
+        load(root)
+    (root / "train" / file).unlink()
+    kept.rename(root / "train" / file)
+    shutil.rmtree(root / "test")
+    (root / "test").symlink_to(root / "train", target_is_directory=True)
+    with pytest.raises(
+        ValueError, match="are the same file, through a link: training would include test images"
+    ):
+        load(root)
+    assert len(load(root, test_split="").train) == 7
 
 
 def test_files_that_are_cut_off(tmp_path):

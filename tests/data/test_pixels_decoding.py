@@ -33,7 +33,8 @@ BOX = np.array([[5, 8, 40, 48], [0, 0, 60, 80]], np.float32)
 
 def views_of(image, channels=3, size=16, boxes=BOX, **options):
     picture = pixels.opened(image, channels)
-    return picture, picture.cut(cut(size, **options), boxes).astype(int)
+    (views,) = pixels.views([picture], cut(size, **options), boxes[None], channels)
+    return picture, views.astype(int)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_damaged_bytes_are_told_from_a_decoders_own_mistake(monkeypatch):
     picture = pixels.opened(half, 3)
     assert isinstance(picture, pixels.Jpeg)
     with pytest.raises(pixels.Damaged, match="truncated"):
-        picture.cut(cut(16), BOX)
+        pixels.views([picture], cut(16), BOX[None], 3)
     with pytest.raises(pixels.Damaged):
         pixels.opened(b"none", 3)
 

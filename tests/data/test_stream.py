@@ -233,12 +233,16 @@ def test_labels_of_corrupt_records_are_those_of_the_images_that_stand_in(monkeyp
 
 @pytest.mark.parametrize("size", [0, 4])
 def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
-    options = {"size": size, "memory_limit": 1, "stream": "off", "workers": 0, "resize": "exact"}
+
+    def stored(files, corrupt):
+        options = storage.StorageOptions(size=size, stream="off", workers=0, corrupt=corrupt)
+        return storage.stored("memory", files, None, options)[0]
+
     files, shape = IMAGES[:6], PIXELS.shape[1:]
-    whole, _ = storage.stored("memory", Memory(files, shape), None, corrupt="raise", **options)
+    whole = stored(Memory(files, shape), "raise")
     damaged = Memory([*files[:2], b"no image", b"", files[4], files[4][:60]], shape)
     with pytest.warns(RuntimeWarning) as said:
-        split, _ = storage.stored("memory", damaged, None, corrupt="replace", **options)
+        split = stored(damaged, "replace")
     stands_in = [0, 1, 4, 4, 4, 0]
     for name in ("image", "label", "group"):
         np.testing.assert_array_equal(getattr(split, name), getattr(whole, name)[stands_in])
@@ -246,9 +250,9 @@ def test_in_memory_the_next_of_the_set_stands_in_for_a_corrupt_record(size):
     assert [m.split(":")[0] for m in messages] == [f"cannot read image {i} of memory" for i in (2, 3, 5)]
     assert messages[2].endswith("image 0 of memory replaces it") and "0x" not in messages[0]
     with pytest.raises(records.Unreadable, match="cannot read image 2 of memory: "):
-        storage.stored("memory", damaged, None, corrupt="raise", **options)
+        stored(damaged, "raise")
     with pytest.raises(records.Unreadable, match="no record can be read: cannot read image 0 of memory"):
-        storage.stored("memory", Memory([b""] * 3, shape), None, corrupt="replace", **options)
+        stored(Memory([b""] * 3, shape), "replace")
 
 
 class Gone(Memory):
@@ -326,24 +330,14 @@ def test_some_rows_of_a_streamed_split():
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match="data.corrupt is 'skip'; it must be raise or replace"):
+    with pytest.raises(ValueError, match="data.corrupt is 'skip'; it must be one of raise, replace"):
         split(corrupt="skip")
-    with pytest.raises(ValueError, match="data.resize is 'fast'; it must be exact or opencv"):
+    with pytest.raises(ValueError, match="data.resize is 'fast'; it must be one of exact, opencv"):
         split(resize="fast")
     with pytest.raises(ValueError, match="data.workers is -2"):
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
-        data.storage.stored(
-            "x",
-            Memory(IMAGES),
-            None,
-            size=0,
-            memory_limit=1.0,
-            stream="yes",
-            workers=0,
-            corrupt="raise",
-            resize="exact",
-        )
+        data.folder(stream="yes")
 
 
 def test_opencv_resizes_the_same_boxes(first):
@@ -355,18 +349,11 @@ def test_opencv_resizes_the_same_boxes(first):
 
 
 def test_auto_streams_what_does_not_fit_or_differs_in_size():
-    options = {
-        "size": 0,
-        "memory_limit": 1.0,
-        "stream": "auto",
-        "workers": 0,
-        "corrupt": "raise",
-        "resize": "exact",
-    }
     alike = Memory(IMAGES, (20, 24, 3))
 
     def kind(memory, **changes):
-        return type(data.storage.stored("x", memory, None, **options | changes)[0])
+        options = storage.StorageOptions(**{"memory_limit": 1.0, "workers": 0} | changes)
+        return type(storage.stored("x", memory, None, options)[0])
 
     assert kind(alike) is data.Split and kind(alike, stream="on") is data.Streamed
     assert kind(alike, memory_limit=1e-5) is data.Streamed

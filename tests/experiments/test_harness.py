@@ -399,6 +399,12 @@ def test_one_failing_cell_does_not_stop_the_rest(table, monkeypatch):
     assert jobs.collect(table, "cpu") == 1 and set(harness.Results(table, "cpu").cells) == {("B", "x")}
 
 
+def test_the_plan_of_a_measured_table_names_no_runs(capsys):
+    table = harness.table_of("experiments.macl.figure_3")
+    assert cli.command_line(["plan", "--scale=paper"], [table], None) == 0
+    assert capsys.readouterr().out == f"{table.path}: no runs; `run` measures in this process\n"
+
+
 def test_a_table_without_runs_names_what_it_needs(capsys):
     """And a verb leaves the process's handling of signals as it was."""
     table, before = harness.table_of("experiments.flatnce.figure_3"), signal.getsignal(signal.SIGPIPE)

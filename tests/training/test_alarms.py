@@ -19,7 +19,7 @@ from contrastive_jax.contrast import candidates, diagnostics, margin, negatives,
 from contrastive_jax.contrast.comparison import Compare, cosine
 from contrastive_jax.contrast.terms import make_term, make_terms
 from contrastive_jax.training import alarms, loop
-from contrastive_jax.types import Outputs
+from contrastive_jax.types import Example, Outputs
 
 HEALTHY = {
     "step": 50, "epoch": 5.0, "loss": 3.0, "info_nce": 3.0, "contrast_accuracy": 0.3, "tau": 0.1, "ess": 0.1,
@@ -137,6 +137,16 @@ def test_options_of_local_views_without_any_are_named():
     assert note.startswith("augment.local_size is 4, but augment.local_views is 0")
     given |= {"local_views": 2, "local_crop_max": 0.5}
     assert alarms.notes(configs.as_settings(config().to_dict() | {"augment": given})) == []
+
+
+def test_views_that_are_much_smaller_than_their_images_are_named():
+    settings = configs.as_settings(config().to_dict() | {"augment": {"preset": "digits", "size": 8}})
+    (note,) = alarms.notes(settings, example=Example((32, 40, 3), "uint8"))
+    assert note.startswith("augment.size is 8, and the images have 32 pixels") and "augment.size=32" in note
+    for shape in ((24, 40, 3), (8, 8, 1), (None, None, 3)):
+        assert alarms.notes(settings, example=Example(shape, "uint8")) == []
+    unchanged = configs.as_settings(config().to_dict() | {"augment": {"preset": "unchanged"}})
+    assert alarms.notes(unchanged, example=Example((32, 32, 3), "float32")) == []
 
 
 def test_a_constant_loss_is_explained_once():

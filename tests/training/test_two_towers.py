@@ -19,14 +19,19 @@ from tiny_methods import x64  # noqa: F401
 from contrastive_jax import augment, contrastive_loss, data, load_encoder, losses, main, models, sigmoid_loss
 from contrastive_jax import config as configs
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
-from contrastive_jax.contrast import diagnostics, negatives
+from contrastive_jax.contrast import by_example, diagnostics, margin, negatives, normalizer
 from contrastive_jax.contrast.candidates import other_view
 from contrastive_jax.contrast.comparison import Compare, cosine
-from contrastive_jax.contrast.temperature import learnt
+from contrastive_jax.contrast.temperature import Slopes, learnt, siglip
+from contrastive_jax.contrast.terms import make_terms, total_loss
+from contrastive_jax.evaluators import table
+from contrastive_jax.evaluators.pairs import Embedded, pair_retrieval
 from contrastive_jax.evaluators.retrieval import cross_retrieval
-from contrastive_jax.training import loop
+from contrastive_jax.training import loop, recipe
 from contrastive_jax.training import pairs as towers_of
 from contrastive_jax.training import run as runs
+from contrastive_jax.training.pair_evaluation import evaluator_of
+from contrastive_jax.types import Outputs
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/how_to/two_towers.md").read_text()
 ONE = jax.devices()[:1]
@@ -258,6 +263,74 @@ def test_equal_embeddings_are_retrieved_by_chance_and_perfect_ones_always():
     assert "to_first_at_1" in few and "to_first_at_5" not in few  # five of five are no retrieval
 
 
+def test_encoders_that_map_all_to_one_point_have_a_reason_and_an_alarm():
+    draw, number = np.random.default_rng(2).normal(size=(20, 4)).astype(np.float32), np.arange(20)
+    point = np.full((20, 4), 0.3, np.float32)
+    scaled = point * np.linspace(1.0, 3.0, 20, dtype=np.float32)[:, None]  # one direction
+    judge = pair_retrieval(None)
+    for one, other, which in ((scaled, draw, "first"), (draw, point, "second"), (point, -point, "first")):
+        found = table.judged(judge, Embedded("trained", one, other, number, number, number, "projection_1"))
+        assert found == {
+            "failed": f"collapse: all embeddings of the {which} arrays are one point, so that no order is theirs."
+        }
+        metrics = of_two(one, other)
+        assert metrics["embedding_std"] < 1e-3 and metrics["effective_rank"] < 1e-3
+    near = point + 1e-4 * draw
+    assert "to_second_at_1" in judge(Embedded("trained", near, draw, number, number, number, "projection_1"))
+    alone = [diagnostics.of_outputs(outputs_of(x, x), jnp.zeros(20, int)) for x in (draw, draw[:, ::-1] ** 3)]
+    for name in ("embedding_std", "effective_rank"):
+        least = min(float(metrics[name]) for metrics in alone)
+        assert of_two(draw, draw[:, ::-1] ** 3)[name] == pytest.approx(least, rel=1e-5)
+
+
+def test_a_column_of_pairs_that_fails_is_left_out_and_reported_once(file):
+    columns = {"retrieval": {"name": "pair_retrieval"}, "knn": {"name": "knn", "k": 3}}
+    run = runs.prepare(config_of(file, **{"evaluators": str(columns), "evaluate.look": ("retrieval",)}), ONE)
+    reports, number = [], np.arange(20)
+    with jax.set_mesh(run.mesh):
+        evaluator = evaluator_of(run.settings, run.source, run.mesh, run.evaluators)
+        evaluator.embedded = lambda name, weights: Embedded(
+            name, *np.ones((2, 20, 4), np.float32), number, number, number, "projection_1"
+        )
+        assert [evaluator.look(None, reports.append) for _ in range(2)] == [{}, {}]
+    assert len(reports) == 1 and reports[0].startswith("evaluate.look: retrieval failed: collapse")
+
+
+@over(
+    [{"data.validation": 0.2}, {"data.validation": 0.2, "data.label_key": "", "data.test_label_key": ""}, {}]
+)
+def test_the_words_of_held_out_pairs(leaves):
+    labelled = "data.label_key" not in leaves
+    columns = {"retrieval": {"name": "pair_retrieval"}, "knn": {"name": "knn", "k": 3}}
+    run = runs.prepare(config_of(PLACE[0], evaluators=str(columns), **leaves), ONE)
+    with jax.set_mesh(run.mesh):
+        evaluator = evaluator_of(run.settings, run.source, run.mesh, run.evaluators)
+    held = f"{len(run.source.test)} " + ("validation pairs" if "data.validation" in leaves else "test pairs")
+    by = "retrieval, knn" if labelled else "retrieval"
+    skipped = "" if labelled else ", without labels: knn skipped"
+    assert evaluator._what() == f"evaluating trained, untrained, raw pixels by {by}; {held}{skipped}"
+    embedded = Embedded(
+        "", *np.eye(20)[None].repeat(2, 0), *[np.arange(20)] * 3, "projection_1", evaluator.towers[0].held
+    )
+    assert held.split()[1] + " pairs, cosine" in pair_retrieval(None)(embedded)["protocol"]
+
+
+@over([{}, {"data.label_key": "", "data.test_label_key": ""}])
+def test_pairs_without_columns_are_not_evaluated(leaves):
+    run = runs.prepare(config_of(PLACE[0], evaluators="{}", **{"evaluate.look": ()}, **leaves), ONE)
+    with jax.set_mesh(run.mesh):
+        assert not evaluator_of(run.settings, run.source, run.mesh, run.evaluators).evaluates
+
+
+def outputs_of(one, other):
+    views = jnp.stack([jnp.asarray(one), jnp.asarray(other)], axis=1)
+    return Outputs(views, views, views, jnp.zeros((len(one), 2, 0)))
+
+
+def of_two(one, other):
+    return diagnostics.of_outputs(outputs_of(one, other), jnp.zeros(len(one), int), apart=True)
+
+
 # -------------------------------------------------------------------------------------------- network
 
 
@@ -302,14 +375,18 @@ def test_a_pair_has_one_view_of_each_array_with_a_key_of_its_own(file):
 
 
 @pytest.mark.run
-def test_clips_loss_of_two_towers_on_one_device_and_eight(file, x64):  # noqa: F811
-    config = config_of(file, **{"dtype": "float64", "data.group_key": "kind", "optimizer": "sgd"})
+@pytest.mark.parametrize("loss", ["clip", "siglip"])
+def test_the_loss_of_two_towers_on_one_device_and_eight(loss, file, x64):  # noqa: F811
+    printed = {"loss": "sigmoid", "temperature": "siglip", "temperature.tau": 0.1}
+    leaves = {"data.group_key": "kind"} if loss == "clip" else printed
+    config = config_of(file, **{"dtype": "float64", "optimizer": "sgd", **leaves})
     one, history, _ = run_on(ONE, config)
     eight, others, _ = run_on(jax.devices(), config)
     for a, b in zip(history, others, strict=True):
         np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-9)
-    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(eight.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+    for tree in ("params", "temperature"):
+        for a, b in zip(*(jax.tree.leaves(getattr(state, tree)) for state in (one, eight)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
 
     run = runs.prepare(config, ONE)
     params, stats = run.recipe.init_network(config["seed"])
@@ -321,8 +398,17 @@ def test_clips_loss_of_two_towers_on_one_device_and_eight(file, x64):  # noqa: F
         )["projection_1"]
         for number, settings in enumerate(towers_of.tower(run.settings, i) for i in (0, 1))
     )
-    wanted = contrastive_loss(a, b, "info_nce", 0.07, candidates="other_view", group=batch.group).mean()
-    np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
+    if loss == "clip":
+        wanted = contrastive_loss(a, b, "info_nce", 0.07, candidates="other_view", group=batch.group).mean()
+        np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
+    else:  # one step of tau and the bias, by autodiff of the printed loss
+        ours = -jnp.log(0.1), jnp.asarray(-10.0)
+        wanted, slopes = jax.value_and_grad(algorithm_1, argnums=(0, 1))(*ours, a, b)
+        np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
+        adam = optax.adam(1e-3, 0.9, 0.95)
+        change, _ = adam.update(slopes, adam.init(ours))
+        np.testing.assert_allclose(history[1]["tau"], jnp.exp(-(ours[0] + change[0])), rtol=1e-9)
+        np.testing.assert_allclose([history[0]["bias"], history[1]["bias"]], [0.0, change[1]], rtol=1e-6)
 
 
 def test_siglips_loss_in_a_run_is_that_of_arrays():
@@ -342,35 +428,71 @@ def test_siglips_loss_in_a_run_is_that_of_arrays():
     assert configs.resolve("digits", [("loss", "siglip")]).loss["sigmoid"].options["bias"] == -10.0
 
 
-def test_a_learnt_temperature_takes_adams_steps_along_info_nces_derivative():
-    a, b = jnp.asarray(DRAW.normal(size=(2, 10, 4)), jnp.float32)
-    rule, adam = learnt(100, tau=0.3, rate=0.05, min_tau=0.2), optax.adam(0.05, b1=0.9, b2=0.98, eps=1e-6)
-    compare = Compare(
-        cosine,
-        other_view(10, 2),
-        negatives.all(),
-        rule,
-        lambda count: jnp.zeros(count.shape),
-        multiples=(1.0,),
-    )
-    state, number = rule.init(), jnp.arange(10)
-    scale = -jnp.log(0.3)
-    moments = adam.init(scale)
+def algorithm_1(log_scale, bias, a, b):
+    """SigLIP's loss as printed (Zhai et al. 2023, algorithm 1): t' and b of two encoders' outputs."""
+    a, b = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    logits = jnp.dot(a, b.T) * jnp.exp(log_scale) + bias
+    labels = 2 * jnp.eye(len(a)) - jnp.ones(logits.shape)
+    return -jnp.sum(jax.nn.log_sigmoid(labels * logits)) / len(a)
 
-    def loss(scale):
+
+def of_contrast(loss):
+    def value(log_scale, bias, a, b):
         options = {"candidates": "other_view", "differentiate_temperature": True}
-        return contrastive_loss(a, b, "info_nce", jnp.exp(-scale), **options).mean()
+        return 0.5 * contrastive_loss(a, b, loss, jnp.exp(-log_scale), **options).mean()
 
-    views = jnp.stack([a, b], axis=1)
-    for step in range(6):
-        comparison, _ = compare(views, views, number, ((), state), jnp.asarray(step), jax.random.key(0))
-        slope = diagnostics.READABLE[rule.reads](comparison, "float32")
-        np.testing.assert_allclose(slope, jax.grad(loss)(scale), rtol=1e-4, atol=1e-6)
-        state = rule.update(state, jnp.asarray(step), slope)
-        change, moments = adam.update(jax.grad(loss)(scale), moments)
-        scale = jnp.minimum(scale + change, -jnp.log(0.2))
-        np.testing.assert_allclose(rule.value(state, step, 0.0), jnp.exp(-scale), rtol=1e-5)
-    assert rule.reads not in diagnostics.OUTCOMES  # no metric of other runs
+    return value
+
+
+@pytest.mark.parametrize("engine", ["dense", "tiled"])
+@pytest.mark.parametrize("loss", ["info_nce", "dcl", "flat_nce", "sigmoid"])
+def test_a_learnt_temperature_takes_adams_steps_along_the_losss_derivative(loss, engine, x64):  # noqa: F811
+    a, b = jnp.asarray(DRAW.normal(size=(2, 10, 4)))
+    number, tau, pairs = jnp.arange(10), 0.1, loss == "sigmoid"
+    rule, plain = (siglip, algorithm_1) if pairs else (learnt, of_contrast(loss))
+    rule = rule(100, tau=tau, rate=0.05, min_tau=0.08)
+    adam = optax.adam(0.05, 0.9, 0.95) if pairs else optax.adam(0.05, 0.9, 0.98, 1e-6)
+    everything = cosine, other_view(10, 2), negatives.all(engine=engine), rule, margin.none(), (1.0, 2.0)
+    compare, terms = Compare(*everything), make_terms({loss: {"weight": 1.0 if pairs else 0.5}})
+    kept = by_example.keep_temperature(rule, by_example.keep_normalizer(normalizer.none(), 10, 2), 10, 2)
+    views, zero = jnp.stack([a, b], axis=1), jnp.zeros(())
+
+    def value(slopes, state, step):
+        read = (), kept.read(state, number)
+        comparison, _ = compare(views, views, number, read, step, jax.random.key(0), 0.0, slopes)
+        return total_loss(terms, comparison, {})[0], comparison
+
+    state, ours = kept.init(), (-jnp.log(tau), jnp.asarray(-10.0 if pairs else 0.0))
+    moments, start = adam.init(ours), ours
+    for step in range(4):
+        (found, comparison), slopes = jax.value_and_grad(value, has_aux=True)(
+            Slopes(zero, zero), state, jnp.asarray(step)
+        )
+        wanted, gradient = jax.value_and_grad(lambda at: plain(*at, a, b))(ours)
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+        np.testing.assert_allclose(slopes, gradient, rtol=1e-8, atol=1e-12)
+        state = kept.update(state, number, jnp.asarray(step), (), slopes)
+        changes, moments = adam.update(gradient, moments)
+        ours = jnp.minimum(ours[0] + changes[0], -jnp.log(0.08)), ours[1] + changes[1]
+        np.testing.assert_allclose(rule.value(state, step, 0.0), jnp.exp(-ours[0]), rtol=1e-10)
+        if pairs:
+            np.testing.assert_allclose(rule.bias(state), ours[1] + 10.0, rtol=1e-10)
+            assert "bias" in diagnostics.of_comparison(comparison)
+        else:
+            assert comparison.bias is None
+    assert ours[0] != start[0] and (ours[1] != start[1]) == pairs
+
+
+def test_a_bias_needs_a_loss_that_reads_it_and_is_one_number():
+    terms, rule = make_terms({"info_nce": 1.0, "sigmoid": 0.0}), siglip(10)
+    with pytest.raises(ValueError, match="temperature.name is 'siglip', whose bias no loss reads"):
+        recipe._check_bias(terms, rule, "siglip")
+    recipe._check_bias(make_terms({"sigmoid": 1.0}), rule, "siglip")
+    recipe._check_bias(terms, learnt(10), "learnt")
+    recipe._check_temperature(rule, "siglip", 40, (16, 2))
+    several = rule._replace(bias=lambda state: jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"whose bias is an array \(2,\)"):
+        recipe._check_temperature(several, "mine:rule", 40, (16, 2))
 
 
 @pytest.mark.run
