@@ -320,13 +320,12 @@ def network_and_method(config) -> tuple[str, str]:
 
 @functools.cache
 def distinct(scale: str) -> list:
-    """At paper scale a case for each (network, method); at smoke scale one for each network, each method."""
+    """A case for each network and a case for each method, not one for every pair of them."""
     cases, seen = [], set()
     for name, arguments in sorted(CASES, key=lambda case: "digits" in case[0]):
         if scale == "paper" and "digits" in name:
             continue  # digits at any scale
-        found = network_and_method(config_of(name, **arguments, scale=scale))
-        found = {found} if scale == "paper" else set(found)
+        found = set(network_and_method(config_of(name, **arguments, scale=scale)))
         if found - seen:
             cases.append((name, arguments))
             seen |= found
