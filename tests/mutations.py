@@ -643,16 +643,19 @@ REPLICAS = [
         ("any leaf may differ", 'if name != "seed" and any(', 'if False and any('),
         ("a number that no step reads may differ", "if _same_bits(state, init_state(runs[number].recipe, runs[0].settings.seed)):", "if False:"),
         ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
+        run=True,
     ),
     *of(
         "training/resume.py",
         "training/test_replicas.py",
         ("other replicas go on", "if before == these:", "if True:"),
+        run=True,
     ),
     *of(
         "training/recorder.py",
         "training/test_replicas.py",
         ("every replica has the first one's metrics", "self._step, record.last = step, metrics[number]", "self._step, record.last = step, metrics[0]"),
+        run=True,
     ),
     *of(
         "config/overrides.py",
