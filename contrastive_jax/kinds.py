@@ -9,12 +9,13 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import operator
 import os
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 LARGEST = 2**31  # integers are below it: lengths and steps are int32
 OVERFLOW = 3.4e38  # floats are below it: float32
@@ -28,55 +29,39 @@ class Bound:
     """Bound of a range, used in the annotation of a number."""
 
     value: float
+    words: ClassVar[str]
+    holds_between: ClassVar[Callable[[float, float], bool]]
 
     def __str__(self) -> str:
         return f"{self.words} {self.value:.12g}"
 
     def holds(self, number: float) -> bool:
         """Return whether a number is within the bound."""
-        raise NotImplementedError
-
-    words = ""
+        return type(self).holds_between(number, self.value)
 
 
 class Gt(Bound):
     """Greater than."""
 
-    words = "above"
-
-    def holds(self, number: float) -> bool:
-        """Return whether a number is above the bound."""
-        return number > self.value
+    words, holds_between = "above", operator.gt
 
 
 class Ge(Bound):
     """Greater than or equal to."""
 
-    words = "at least"
-
-    def holds(self, number: float) -> bool:
-        """Return whether a number is at least the bound."""
-        return number >= self.value
+    words, holds_between = "at least", operator.ge
 
 
 class Lt(Bound):
     """Less than."""
 
-    words = "below"
-
-    def holds(self, number: float) -> bool:
-        """Return whether a number is below the bound."""
-        return number < self.value
+    words, holds_between = "below", operator.lt
 
 
 class Le(Bound):
     """Less than or equal to."""
 
-    words = "at most"
-
-    def holds(self, number: float) -> bool:
-        """Return whether a number is at most the bound."""
-        return number <= self.value
+    words, holds_between = "at most", operator.le
 
 
 Positive = Annotated[float, Gt(0)]

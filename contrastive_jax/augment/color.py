@@ -14,7 +14,6 @@ from jax import lax
 
 from contrastive_jax.augment.geometry import between, order_free_sum, uniform
 
-STYLES = ("tf", "torchvision")
 BLURS = {-1: {0: "ij,jwc->iwc", 1: "ij,hjc->hic"}, 0: {1: "ij,cjw->ciw", 2: "ij,chj->chi"}}  # by channel axis
 EDGES = {"zero": "constant", "reflect": "reflect", "edge": "edge", "valid": None}
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)

@@ -21,15 +21,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.tree_util import Partial
 
-from contrastive_jax import augment, data, distributed, evaluators, native, sharding
+from contrastive_jax import augment, data, distributed, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
-from contrastive_jax.commands import preview
+from contrastive_jax.commands import embed, preview
 from contrastive_jax.commands.evaluate import OF_THE_IMAGES
 from contrastive_jax.config import Settings, sections
-from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.table import METRICS, cell, measure, measured, over_seeds
 from contrastive_jax.lookup import call
 from contrastive_jax.losses.geometry import directions
@@ -200,15 +198,13 @@ def read(
     path = pathlib.Path(workdir)
     settings = configs.saved_settings(configs.load(str(path)))
     records = workdirs.read_metrics(path, log) if (path / workdirs.METRICS).is_file() else []
-    result = workdirs.read_result(path / "diverged.json", log) or workdirs.read_result(
-        path / "result.json", log
+    ended, finished, later = (
+        workdirs.read_result(path / f"{name}.json", log) for name in ("diverged", "result", "evaluation")
     )
-    result = _readable(result)
-    later = workdirs.read_result(path / "evaluation.json", log)
+    result = _readable(ended or finished)
     try:
-        evaluations = judged(
-            settings, result, later and later | {"results": workdirs.tables(later, "results")}
-        )
+        later = later and later | {"results": workdirs.tables(later, "results")}
+        evaluations = judged(settings, result, later)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         log(
             f"{path / 'evaluation.json'} was not written by this version ({type(error).__name__}:"
@@ -251,11 +247,8 @@ def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
         "device": lambda value: isinstance(value, dict) and {"count", "kind"} <= value.keys(),
     }
     shown = {name: value for name, value in result.items() if name not in kinds or kinds[name](value)}
-    alarmed = (
-        [one for one in shown.get("alarms") or () if isinstance(one, dict)]
-        if isinstance(shown.get("alarms"), list)
-        else []
-    )
+    alarmed = shown.get("alarms")
+    alarmed = [one for one in alarmed if isinstance(one, dict)] if isinstance(alarmed, list) else []
     rows = {
         row: {
             column: {
@@ -334,26 +327,19 @@ def features_of(workdir: str | os.PathLike, settings: Settings, options: section
         saved = encoder.read(workdir, sharding=sharding.named(mesh, sharding.REPLICATED))
         source, layer = source_of(settings).of_pair(0), options.layer  # of pairs, the first arrays
         name, split = shown(source)
-        rows = np.sort(np.random.default_rng(0).permutation(len(split))[: options.images])
-        network = encoder.network_of(saved.settings)
-        view_options = settings.augment.options
-        section = evaluators.resized(view_options, settings.evaluate.size, network, saved.example)
+        split = split[np.sort(np.random.default_rng(0).permutation(len(split))[: options.images])]
+        section = encoder.view_of(saved, settings)
+        arrays = embed.of_split(saved, split, section, (layer,), settings.evaluate.batch_size)
+        embedded, label = arrays[layer], arrays["label"]
         view = call(augment.make_eval, "augment", section)
-        encode = Partial(network.encode, saved.params, saved.stats)
-        size = features.batch_rows(min(settings.evaluate.batch_size, len(rows)))
-        layers, label = features.encode_rows(
-            encode, split.batches(size, view, rows), split.finish(view), count=len(rows), batch_size=size,
-            layers=(layer,),
-        )  # fmt: skip
-        embedded = layers[layer].numpy()
     if not np.isfinite(embedded).all():
         raise ValueError("the features are not finite: the encoder has diverged.")
 
     def pictures(positions: np.ndarray) -> np.ndarray:
-        images, _ = next(split.batches(len(positions), view, rows[positions]))
+        images, _ = next(split.batches(len(positions), view, positions))
         return preview.visible(jax.device_get(native.jit(jax.vmap(split.finish(view)))(images)), view)
 
-    label = np.asarray(label) if np.ndim(label) == 1 else np.full(len(rows), -1)
+    label = label if label.ndim == 1 else np.full(len(split), -1)
     of_images = pictures if "size" in section else None
     return Seen(saved.step, name, embedded, label, tuple(source.classes), of_images)
 
@@ -381,12 +367,9 @@ def plane(embedded: np.ndarray, how: str) -> tuple[np.ndarray, str]:
         share = np.nan_to_num(fit.explained_variance_ratio_).sum()
         return fit.transform(unit), f"the first two principal components, {share:.0%} of the variance"
     perplexity = min(30.0, (len(unit) - 1) / 3)
-    with threadpool_limits(
-        1
-    ):  # few points are as fast on one thread, and waiting threads slow a busy machine
-        points = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine").fit_transform(
-            unit
-        )
+    tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=0, metric="cosine")
+    with threadpool_limits(1):  # as fast for few points, and waiting threads slow a busy machine
+        points = tsne.fit_transform(unit)
     return points, f"t-SNE of cosine distances (scikit-learn, perplexity {perplexity:.3g}, seed 0)"
 
 
@@ -487,10 +470,8 @@ def _rows(runs: Sequence[Shown], heading: str) -> Rows:
     rows: Rows = []
     for run in runs:
         for row, scores in run.evaluations.get(heading, {}).items():
-            known = row != "trained" and any(
-                (row, scores) == other[1:] for other in rows
-            )  # raw pixels of one data set
-            if not known:
+            # Several runs have the same raw pixels, those of one data set.
+            if row == "trained" or all((row, scores) != other[1:] for other in rows):
                 rows.append((run, row, scores))
     return rows
 
@@ -503,22 +484,17 @@ def score_tables(evaluated: Rows) -> list[Table]:
     """Return one table per score, in percent, with rows and columns in the order of the terminal table."""
     tables = []
     for metric, title in METRICS.items():
-        with_it = [
-            c for c in _columns(evaluated) if any(metric in scores.get(c, {}) for _, _, scores in evaluated)
-        ]
-        if with_it:
-            rows = [
-                (
-                    run,
-                    row,
-                    [
-                        (cell(scores[c], metric), _how(scores[c])) if c in scores else ("—", "")
-                        for c in with_it
-                    ],
-                )
-                for run, row, scores in evaluated
-            ]
-            tables.append(Table(f"{title}, %", with_it, rows))
+        present = (
+            c for c in _columns(evaluated) if any(metric in scores.get(c, {}) for *_, scores in evaluated)
+        )
+        if columns := list(present):
+
+            def texts(scores, metric=metric, columns=columns):
+                found = ((scores[c], metric) if c in scores else None for c in columns)
+                return [(cell(*one), _how(one[0])) if one else ("—", "") for one in found]
+
+            rows = [(run, row, texts(scores)) for run, row, scores in evaluated]
+            tables.append(Table(f"{title}, %", columns, rows))
     return tables
 
 
@@ -593,15 +569,10 @@ def embedding_map(run: Shown, options: sections.Report) -> tuple[str, str]:
     if isinstance(run.seen, str):
         return "", run.seen
     seen = run.seen
-    if min(seen.features.shape) < 2:
-        count, wide = seen.features.shape
-        return (
-            "",
-            (
-                f"No map: it needs at least 2 images and 2 features, and there are {count} {seen.split}"
-                f" images with {wide} features."
-            ),
-        )
+    count, wide = seen.features.shape
+    if min(count, wide) < 2:
+        why = f"it needs at least 2 images and 2 features, and there are {count} {seen.split} images with {wide}"
+        return "", f"No map: {why} features."
     points, how = plane(seen.features, options.map)
     figure, axes = curves.grid(1, 1, 5.0, 4.2)
     place, known = axes.flat[0], sorted(set(seen.label[seen.label >= 0].tolist()))

@@ -70,7 +70,7 @@ def refuse(session: Session, *fields: str) -> None:
             )
 
 
-def cause_of(found: list, exact: list, form_of: str = "") -> str:
+def cause_of(found: list, exact: list) -> str:
     """Return the likely cause of a wrong gradient, in one sentence."""
     vectors = [np.concatenate([x.ravel() for x in xs]) for xs in (found, exact)]
     if not np.isfinite(vectors[0]).all():

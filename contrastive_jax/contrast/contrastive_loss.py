@@ -274,13 +274,11 @@ def contrastive_loss(
                 " leave key out."
             )
         )
-    if key is not None and not isinstance(key, jax.Array | np.ndarray):
+    dtype: Any = getattr(key, "dtype", None)
+    if key is not None and not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32):
+        shown = repr(key) if dtype is None else f"{dtype}{list(key.shape)}"
         raise ValueError(
-            f"contrastive_loss.key is {key!r}; it must be a jax random key such as jax.random.key(0)."
-        )
-    if key is not None and not (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.dtype == np.uint32):
-        raise ValueError(
-            f"contrastive_loss.key is {key.dtype}{list(key.shape)}; it must be a jax random key."
+            f"contrastive_loss.key is {shown}; it must be a jax random key such as jax.random.key(0)."
         )
     if negatives is not None:
         negatives = whole_number("contrastive_loss.negatives", negatives)

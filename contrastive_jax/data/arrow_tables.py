@@ -18,7 +18,7 @@ from contrastive_jax.data.image_files import (
     source_of,
 )
 from contrastive_jax.data.image_folder import check_links
-from contrastive_jax.data.listing import label_names, parse_json
+from contrastive_jax.data.listing import LABELS, label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.storage import Source
 from contrastive_jax.kinds import with_options
@@ -26,7 +26,6 @@ from contrastive_jax.lookup import near
 
 AUTO = "auto"
 TESTS = ("test", "validation", "val")
-LABELS = ("label", "labels")  # usual names of the column of labels
 SPLITS, STATE = "dataset_dict.json", "state.json"
 LONGEST = 64 << 20  # bytes of a description; one with 100,000 class names takes some 2 MB
 
@@ -46,6 +45,7 @@ def huggingface(
 
     The Arrow files are memory-mapped, so rows are read in any order. Images are converted as those of a folder
     (:func:`image_folder.folder`). Needs the extra ``arrow``; the package ``datasets`` is not needed.
+    The options after ``group`` are those of :class:`image_files.ImageOptions`.
 
     Args:
         dir: folder that ``save_to_disk`` wrote.

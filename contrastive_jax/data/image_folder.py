@@ -52,6 +52,7 @@ def folder(
     have no label (-1). EXIF rotation is applied, transparency is laid on white, 16 bits become 8, and of a file
     with several images the first is read. Hidden files are skipped. Warnings count files of formats that are
     not read (HEIC, DICOM, CZI and others), TIFFs with several pages, and 16-bit images that are nearly black.
+    The options after ``group`` are those of :class:`image_files.ImageOptions`.
 
     Args:
         dir: root folder of the images.

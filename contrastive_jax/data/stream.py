@@ -614,26 +614,16 @@ class Streamed:
         return Loader(self.records, order, cut, seed, self.size, self.corrupt == "replace", self.made)
 
 
-@dataclasses.dataclass(frozen=True)
 class Chosen:
     """A subset of records."""
 
-    records: Records
-    rows: np.ndarray
-    shape: tuple[int | None, int | None, int] = dataclasses.field(init=False)
-    label_shape: tuple[int, ...] = dataclasses.field(init=False)
-    labelled: bool = dataclasses.field(init=False)
-    chunk: int = dataclasses.field(init=False)
-
-    def __post_init__(self):
-        for name in ("shape", "label_shape", "labelled", "chunk"):
-            object.__setattr__(self, name, getattr(self.records, name))
-        for name in ("label", "paths"):
-            known = getattr(self.records, name, None)
-            object.__setattr__(self, name, None if known is None else known[self.rows])
-        known = getattr(self.records, "labelled_rows", None)
-        positions = None if known is None else np.flatnonzero(np.isin(self.rows, known))
-        object.__setattr__(self, "labelled_rows", positions)
+    def __init__(self, records: Records, rows: np.ndarray):
+        self.records, self.rows = records, rows
+        self.shape, self.label_shape = records.shape, records.label_shape
+        self.labelled, self.chunk = records.labelled, records.chunk
+        label, paths, known = (getattr(records, name, None) for name in ("label", "paths", "labelled_rows"))
+        self.label, self.paths = (None if of_all is None else of_all[rows] for of_all in (label, paths))
+        self.labelled_rows = None if known is None else np.flatnonzero(np.isin(rows, known))
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -35,6 +35,8 @@ def tfds(
 ) -> Source:
     """Load a set by its TFDS name (``cifar10``, ``imagenet_resized/64x64``, ``mnist:3.0.1``), from ArrayRecord.
 
+    The options after ``label_key`` are those of :class:`storage.StorageOptions`.
+
     Args:
         set: TFDS name of the data set; a prepared set needs no builder code. ``data.name`` can be this name
             itself, without ``set``.
@@ -198,10 +200,7 @@ def not_prepared(name: str, dir: str) -> Exception:
         here = os.listdir(dir) if os.path.isdir(dir) else []
         names = sorted({"digits", "folder", "synthetic", *known, *here})
         of_a_year = [name for name in known if re.fullmatch(rf"{re.escape(base)}\d+", name)]  # imagenet2012
-        near = of_a_year or difflib.get_close_matches(base, names) or ["digits", "folder", "any TFDS name"]
-        return ValueError(
-            f"data.name is {name!r}, which is not a known data set. Did you mean {', '.join(near)}?"
-        )
+        return _unknown("data.name", name, of_a_year or difflib.get_close_matches(base, names))
     by_hand = ""
     if tfds.builder_cls(base).MANUAL_DOWNLOAD_INSTRUCTIONS:
         by_hand = (
@@ -214,20 +213,18 @@ def not_prepared(name: str, dir: str) -> Exception:
     )
 
 
+def _unknown(option: str, name: str, near: list[str]) -> ValueError:
+    meant = ", ".join(near or ["digits", "folder", "any TFDS name"])
+    return ValueError(f"{option} is {name!r}, which is not a known data set. Did you mean {meant}?")
+
+
 def registered(name: str, label_key: str) -> tuple[tuple[int | None, int | None, int], tuple[str, ...]]:
     """Return the image shape and class names of a set from its builder's code; the set need not be prepared."""
     import tensorflow_datasets as tfds
 
     known = tfds.list_builders(with_community_datasets=False)
     if re.split("[:/]", name)[0] not in known:
-        near = difflib.get_close_matches(name, ["digits", "folder", *known]) or [
-            "digits",
-            "folder",
-            "any TFDS name",
-        ]
-        raise ValueError(
-            f"data.like is {name!r}, which is not a known data set. Did you mean {', '.join(near)}?"
-        )
+        raise _unknown("data.like", name, difflib.get_close_matches(name, ["digits", "folder", *known]))
     try:
         features = dict(tfds.builder(name.split(":")[0], try_gcs=False).info.features)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:

@@ -401,36 +401,20 @@ def columns(scale):
 
 def run(jobs, workdir, results):
     """Run the columns whose results are not on disk with the same settings."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     results.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        for name, settings in jobs.items():
-            path = results / f"{name}.json"
-            if path.exists() and json.loads(path.read_text())["settings"] == as_read(settings):
-                print(f"{name}: on disk", flush=True)
-                continue
-            total = settings.steps + settings.batches
-            task = bar.add_task(name, total=total)
+    for name, settings in jobs.items():
+        path = results / f"{name}.json"
+        if path.exists() and json.loads(path.read_text())["settings"] == as_read(settings):
+            print(f"{name}: on disk", flush=True)
+            continue
+        total = settings.steps + settings.batches
 
-            def progress(done, task=task, name=name, total=total):
-                bar.update(task, completed=min(done, total))
-                if not console.is_terminal:
-                    print(f"{name}: {min(done, total)}/{total} steps and batches", flush=True)
+        def progress(done, name=name, total=total):
+            print(f"{name}: {min(done, total)}/{total} steps and batches", flush=True)
 
-            column = run_column(settings, workdir / f"{name}.npz", progress)
-            path.write_text(json.dumps(column, indent=1) + "\n")
-            print(f"{name}: {column['seconds']:.0f} s", flush=True)
+        column = run_column(settings, workdir / f"{name}.npz", progress)
+        path.write_text(json.dumps(column, indent=1) + "\n")
+        print(f"{name}: {column['seconds']:.0f} s", flush=True)
 
 
 def as_read(settings):

@@ -12,6 +12,7 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Iterator
 
 from experiments import harness
 from experiments.eqco import table_9_claims
@@ -49,16 +50,20 @@ def above(rows: list[dict]) -> int:
     return sum(row["bias"] > 4 * row["spread"] / math.sqrt(table_1.BATCHES) for row in rows)
 
 
-def page(found: dict) -> list[str]:
-    """Write a row an estimate."""
-    rows = []
+def estimates(found: dict) -> Iterator[tuple[str, ...]]:
+    """Yield each estimate's name, label, the paper's words, settings above the truth, bias, standard deviation."""
     for name, label in table_1.NAMES.items():
         mine = [row for row in found["rows"] if row["estimate"] == name]
         bias, spread = ([row[key] for row in mine] for key in ("bias", "spread"))
-        rows.append((
-            label, " / ".join(table_1.WORDS[name]), BOUNDS[name], f"{above(mine)} of {len(mine)}",
+        yield (
+            name, label, " / ".join(table_1.WORDS[name]), f"{above(mine)} of {len(mine)}",
             f"{min(bias):+.2f} to {max(bias):+.2f}", f"{min(spread):.2f} to {max(spread):.2f}",
-        ))  # fmt: skip
+        )  # fmt: skip
+
+
+def page(found: dict) -> list[str]:
+    """Write a row an estimate."""
+    rows = [(label, words, BOUNDS[name], *numbers) for name, label, words, *numbers in estimates(found)]
     left = [(nats, f"{1 - abs(statistics.mean(share)):.0%}") for nats, share in found["left"].items()]
     exact = [
         (label, *(f"{found['exact'][name, k]:.2f}" for k in (64, 512)), f"{change(found, name):+.2f}")

@@ -17,7 +17,7 @@ import sys
 
 from experiments import harness
 from experiments.harness import Claim, gates
-from experiments.macl import common, drawing, table_1
+from experiments.macl import common, table_1
 from experiments.macl.common import difference, rise
 
 RUNS = table_1.TABLE.runs
@@ -51,7 +51,7 @@ TABLE = harness.Table(
             gates=(gates.tuned,),
         ),
     ),
-    draw=drawing.sensitivity,
+    draw=common.sensitivity,
 )
 
 

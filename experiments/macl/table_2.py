@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from experiments import harness
 from experiments.harness import Claim, Results, gates
-from experiments.macl import common, drawing
+from experiments.macl import common
 from experiments.macl.common import difference, rise
 
 TAUS = (0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -191,7 +191,7 @@ and these two are within a point of each other. A surprise would be DCL less tha
             ours=True,
         ),
     ),
-    draw=drawing.sensitivity,
+    draw=common.sensitivity,
 )
 
 

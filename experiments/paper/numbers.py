@@ -11,7 +11,7 @@ from scipy import stats
 from experiments.family import bounds as bounds_page
 from experiments.family import capacity, few_negatives, gains, second_set, tau_by_batch, yoked
 from experiments.family.sphere import resolved
-from experiments.flatnce import figure_s2, table_1
+from experiments.flatnce import figure_s2
 from experiments.harness import FEW, Results, markdown, table_of
 from experiments.harness.gates import room as room_of
 from experiments.harness.judging import student
@@ -341,24 +341,14 @@ def at_rest() -> str:
 
 def bounds() -> str:
     """Return FlatNCE's Table 1 as measured: what lies above the truth, bias and standard deviation in nats."""
-    body = []
-    for name, label in table_1.NAMES.items():
-        mine = [row for row in bounds_page.read()["rows"] if row["estimate"] == name]
-        bias, spread = ([row[key] for row in mine] for key in ("bias", "spread"))
-        body.append((
-            label, " / ".join(table_1.WORDS[name]), f"{bounds_page.above(mine)} of {len(mine)}",
-            f"{min(bias):+.2f} to {max(bias):+.2f}", f"{min(spread):.2f} to {max(spread):.2f}",
-        ))  # fmt: skip
-    return rows(
-        [
-            "estimate",
-            "printed: bias / stability",
-            "settings above the truth by 4 s.e.",
-            "bias, nats",
-            "s.d., nats",
-        ],
-        body,
-    )
+    head = [
+        "estimate",
+        "printed: bias / stability",
+        "settings above the truth by 4 s.e.",
+        "bias, nats",
+        "s.d., nats",
+    ]
+    return rows(head, [row[1:] for row in bounds_page.estimates(bounds_page.read())])
 
 
 def exact(name: str, negatives: int) -> str:

@@ -237,6 +237,22 @@ def wait_for(condition, process, seconds=120.0) -> bool:
     return False
 
 
+def stopped(workdir, share, number, *more, **options) -> tuple[Started, str]:
+    """Start a run, send it a signal once this share of its steps is done, and wait for its end; return what it said."""
+    process = Started(workdir, *more, **options)
+    wait_for(lambda: steps_done(workdir) >= share * STEPS, process)
+    process.ask(number)
+    return process, process.end()
+
+
+def newest_file(workdir) -> pathlib.Path:
+    """Kill a run half-way, with several checkpoints; return the newest one's largest file."""
+    stopped(workdir, 1 / 2, signal.SIGKILL, "--config.checkpoint.every_seconds=0.2")
+    saved = (f for f in (workdir / "checkpoints").iterdir() if f.name.isdigit())
+    newest = max(saved, key=lambda f: int(f.name))
+    return max((f for f in newest.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+
+
 # --- the faults: each leaves its workdir, and returns (times injected, times survived) --------------------------
 
 
@@ -286,9 +302,9 @@ def kill(workdir, reference, kills):
 def sigterm(workdir, reference, kills):
     """SIGTERM (preemption): saved, and ended by itself."""
     survived, seconds = 0, []
-    for step in (STEPS // 6, STEPS // 3, STEPS // 2):
+    for share in (1 / 6, 1 / 3, 1 / 2):
         process = Started(workdir)
-        wait_for(lambda step=step: steps_done(workdir) >= step, process)
+        wait_for(lambda share=share: steps_done(workdir) >= share * STEPS, process)
         began = time.monotonic()
         process.ask(signal.SIGTERM)
         said = process.end()
@@ -303,10 +319,7 @@ def disk_full(workdir, reference, kills):
     survived, rare = 0, "--config.checkpoint.every_seconds=1000.0"
     for limit, options, word in ((2_000, (), ""), (6_000, (rare,), ""), (50_000, (), "is whole")):
         if word:
-            process = Started(workdir)
-            wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
-            process.ask(signal.SIGTERM)
-            process.end()
+            stopped(workdir, 1 / 2, signal.SIGTERM)
         ended, said = finish(workdir, *options, limit=limit)
         last = said.strip().splitlines()[-1]
         survived += (
@@ -315,21 +328,9 @@ def disk_full(workdir, reference, kills):
     return 3, survived if finish(workdir)[0] else 0, last
 
 
-def _half(workdir):
-    """Kill a run half-way, with several checkpoints."""
-    process = Started(workdir, "--config.checkpoint.every_seconds=0.2")
-    wait_for(lambda: steps_done(workdir) >= STEPS // 2, process)
-    process.ask(signal.SIGKILL)
-    process.end()
-
-
 def bit_flip(workdir, reference, kills):
     """A bit flipped in the newest checkpoint's largest file."""
-    _half(workdir)
-    newest = max(
-        (f for f in (workdir / "checkpoints").iterdir() if f.name.isdigit()), key=lambda f: int(f.name)
-    )
-    file = max((f for f in newest.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+    file = newest_file(workdir)
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 4
     file.write_bytes(raw)
@@ -339,11 +340,7 @@ def bit_flip(workdir, reference, kills):
 
 def truncated_checkpoint(workdir, reference, kills):
     """The newest checkpoint's largest file cut in half."""
-    _half(workdir)
-    newest = max(
-        (f for f in (workdir / "checkpoints").iterdir() if f.name.isdigit()), key=lambda f: int(f.name)
-    )
-    file = max((f for f in newest.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
+    file = newest_file(workdir)
     os.truncate(file, file.stat().st_size // 2)
     ended, said = finish(workdir)
     return 1, int(ended and "damaged" in said), "fell back, and said so"
@@ -351,7 +348,7 @@ def truncated_checkpoint(workdir, reference, kills):
 
 def truncated_metrics(workdir, reference, kills):
     """Killed, and the last line of metrics.jsonl cut off in its middle."""
-    _half(workdir)
+    stopped(workdir, 1 / 2, signal.SIGKILL, "--config.checkpoint.every_seconds=0.2")
     file = workdir / "metrics.jsonl"
     os.truncate(file, file.stat().st_size - 40)
     return 1, int(finish(workdir)[0]), "repaired, nothing twice"
@@ -387,11 +384,8 @@ def not_finite(workdir, reference, kills):
 def interrupted_often(workdir, reference, kills):
     """Ctrl-C ten times over a run."""
     survived = 0
-    for step in range(25, 275, 25):
-        process = Started(workdir)
-        wait_for(lambda step=step: steps_done(workdir) >= step, process)
-        process.ask(signal.SIGINT)
-        process.end()
+    for part in range(1, 11):
+        process, _ = stopped(workdir, part / 12, signal.SIGINT)
         survived += process.code() == 128 + signal.SIGINT
     return 10, survived if finish(workdir)[0] else 0, ""
 
@@ -434,20 +428,14 @@ def killed_worker(workdir, reference, kills):
 
 def hangup(workdir, reference, kills):
     """SIGHUP (a terminal that closes): saved, and ended by itself."""
-    process = Started(workdir)
-    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
-    process.ask(signal.SIGHUP)
-    said = process.end(60)
+    process, said = stopped(workdir, 1 / 3, signal.SIGHUP)
     ended = process.code() == 128 + signal.SIGHUP and "the command to resume" in said
     return 1, int(ended and finish(workdir)[0]), said.strip().splitlines()[-1]
 
 
 def planted_links(workdir, reference, kills):
     """Links out of the workdir, in the place of its files: refused, what they lead to is as it was."""
-    process = Started(workdir)
-    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
-    process.ask(signal.SIGKILL)
-    process.end()
+    stopped(workdir, 1 / 3, signal.SIGKILL)
     survived, outside = 0, SCRATCH / "outside"
     outside.mkdir(exist_ok=True)
     names = ("lock.json", "result.json", "checkpoints/.writable-0", "checkpoints/99")
@@ -464,10 +452,7 @@ def planted_links(workdir, reference, kills):
 
 def foreign_config(workdir, reference, kills):
     """A config.json that names a shell command, and one that names a function of an installed package: refused."""
-    process = Started(workdir)
-    wait_for(lambda: steps_done(workdir) >= STEPS // 3, process)
-    process.ask(signal.SIGKILL)
-    process.end()
+    stopped(workdir, 1 / 3, signal.SIGKILL)
     file, ran, survived = workdir / "config.json", SCRATCH / "ran", 0
     kept = file.read_text()
     for name in ("subprocess:check_output", "sklearn.utils._testing:check_output"):
