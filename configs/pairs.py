@@ -7,8 +7,8 @@ ways, whose negatives are the other encoder's, at a learnt temperature. The only
 crop. The encoders are evaluated by retrieval of held-out pairs, beside untrained encoders and chance; with labels also
 each of them by a linear classifier (L-BFGS) and kNN.
 
-Arguments: ``file``; ``key`` and ``pair_key``, the pairs' arrays in it; ``first`` and ``second``, their kinds: image
-(only the first), table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale``
+Arguments: ``file``; ``key`` and ``pair_key``, the pairs' arrays in it; ``first`` and ``second``, their kinds: image,
+table, series, tokens; ``size`` of the images' views in pixels; ``vocabulary`` of tokens; ``scale``
 (cpu or smoke; all others are cpu).
 """
 
@@ -26,14 +26,18 @@ KINDS = tuple(ENCODERS)
 def get_config(arg=""):
     """The config of the pairs in ``file``."""
     options = configs.parse(
-        arg, file="pairs.npz", key="image", pair_key="text", first=KINDS, second=KINDS[:0:-1], size=32, vocabulary=0,
+        arg, file="pairs.npz", key="image", pair_key="text", first=KINDS, second=KINDS[::-1], size=32, vocabulary=0,
         scale="cpu",
     )  # fmt: skip
     config = configs.base()
     config.name = "pairs"
     config.data = {"name": "arrays", "file": options.file, "key": options.key, "pair_key": options.pair_key}
-    crops = {"preset": "crop_only", "size": options.size, "views": 1, "crop_min": 0.6}
-    config.augment = crops if options.first == "image" else {"preset": "unchanged"}
+    crops = {"size": options.size, "crop_min": 0.6}
+    config.augment = {"preset": "unchanged"}
+    if options.first == "image":
+        config.augment = {"preset": "crop_only", "views": 1, **crops}
+    if options.second == "image":
+        config.second_augment = {"name": "crop_only", **crops}
     for section, kind in (("encoder", options.first), ("second_encoder", options.second)):
         config[section] = dict(ENCODERS[kind])
         if kind == "tokens":

@@ -37,12 +37,23 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_programs_go():
-    """Drop a module's programs when it ends: each holds memory maps, of which Linux gives a process 65,530."""
+    """Drop compiled programs at the end of a module once the process is large: a program has about 1 MB."""
     yield
+    if _resident() < LARGE:
+        return  # dropping takes half a second, and the next module compiles its first operations again
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)  # what they held goes back, or two processes need 2 GB each
+
+
+LARGE = 8e8  # bytes, far below the 65,530 memory maps that Linux gives a process: a program holds about four
+
+
+def _resident() -> float:
+    """Bytes of memory that this process holds; infinite where Linux's file of them is not there."""
+    statm = pathlib.Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else float("inf")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -643,16 +643,19 @@ REPLICAS = [
         ("any leaf may differ", 'if name != "seed" and any(', 'if False and any('),
         ("a number that no step reads may differ", "if _same_bits(state, init_state(runs[number].recipe, runs[0].settings.seed)):", "if False:"),
         ("every replica is judged as the first", "lambda x, number=number: x[number]", "lambda x, number=number: x[0]"),
+        run=True,
     ),
     *of(
         "training/resume.py",
         "training/test_replicas.py",
         ("other replicas go on", "if before == these:", "if True:"),
+        run=True,
     ),
     *of(
         "training/recorder.py",
         "training/test_replicas.py",
         ("every replica has the first one's metrics", "self._step, record.last = step, metrics[number]", "self._step, record.last = step, metrics[0]"),
+        run=True,
     ),
     *of(
         "config/overrides.py",
@@ -730,8 +733,8 @@ ENCODERS = [
     *of(
         "training/initial.py",
         "commands/test_export.py",
-        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and run.settings.encoder.name == "resnet":', "if False:"),
-        ("one's own option called variant is refused", ' and run.settings.encoder.name == "resnet":', ":"),
+        ("another max-pooling reads the weights", 'if "encoder.variant" in changed and settings.encoder.name == "resnet":', "if False:"),
+        ("one's own option called variant is refused", ' and settings.encoder.name == "resnet":', ":"),
         ("statistics are not compared", "in zip((saved.params, saved.stats), wanted, strict=True):", "in zip((saved.params,), wanted):"),
     ),
 ]  # fmt: skip

@@ -1,5 +1,9 @@
 """What the tests have in common: the tiers of the suite (CONTRIBUTING.md says which), and rules over many cases."""
 
+import functools
+
+import jax
+import numpy as np
 import pytest
 
 
@@ -47,3 +51,46 @@ def over(cases):
         return test
 
     return decorate
+
+
+def one_program(function):
+    """Return ``function`` compiled: called eagerly, a loss compiles up to a hundred programs of one operation each.
+
+    Arrays among the arguments are traced; all else, such as names, numbers and functions, is constant. Calls with
+    equal constants share a program.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments, **options):
+        leaves, tree = jax.tree.flatten((arguments, options))
+        traced = tuple(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves)
+        arrays = [leaf for leaf, is_array in zip(leaves, traced, strict=True) if is_array]
+        constants = [leaf for leaf, is_array in zip(leaves, traced, strict=True) if not is_array]
+        return _program(function, tree, traced, *map(_Constant, constants))(arrays)
+
+    return call
+
+
+class _Constant:
+    """A value with its type: 1, 1.0 and True are three constants."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return type(self.value) is type(other.value) and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
+@functools.lru_cache(maxsize=64)
+def _program(function, tree, traced, *constants):
+    @jax.jit
+    def program(arrays):
+        arrays, others = iter(arrays), iter(constants)
+        leaves = [next(arrays) if is_array else next(others).value for is_array in traced]
+        arguments, options = jax.tree.unflatten(tree, leaves)
+        return function(*arguments, **options)
+
+    return program

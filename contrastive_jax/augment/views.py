@@ -351,6 +351,22 @@ def make_views_of_arrays(examples=None, /, *, preset: str, **options) -> ArrayVi
     return ArrayViews(function, preset)
 
 
+def make_second_views(examples=None, /, *, preset: str, **options) -> Views | ArrayViews:
+    """Return training views of the second arrays of pairs: one of images, two of other arrays.
+
+    Args:
+      examples: the training examples ``[n, ...]`` of the second arrays.
+      preset: the recipe, as in :func:`make_views`.
+      **options: options of the preset, and the size of images.
+
+    Raises:
+      ValueError: an unknown option, or examples of another kind.
+    """
+    if of_arrays(_known(preset)):
+        return make_views_of_arrays(examples, preset=preset, **options)
+    return make_views(examples, preset=preset, views=1, **options)
+
+
 def make_eval(
     *, preset: str, size: int | None = None, views: int = 2, **options
 ) -> EvaluationView | ArrayEvaluationView:

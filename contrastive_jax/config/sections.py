@@ -133,10 +133,13 @@ class Init:
     """Weights that the run starts from.
 
     Args:
-      checkpoint: workdir or weights file (.safetensors, .pth) to initialize the encoder from; '': random weights.
+      checkpoint: workdir or weights file (.safetensors, .pth) to initialize the encoder from, the first of a workdir
+        with two encoders; '': random weights.
+      second_checkpoint: the same for the second encoder of pairs, from the second of a workdir with two encoders.
     """
 
     checkpoint: str = ""
+    second_checkpoint: str = ""
 
 
 @section

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict, config_dict
 
 from contrastive_jax import augment, data, evaluators, kinds
-from contrastive_jax.augment import arrays
+from contrastive_jax.augment import second
 from contrastive_jax.config import sections
 from contrastive_jax.config.sections import defaults
 from contrastive_jax.contrast import (
@@ -34,7 +34,7 @@ from contrastive_jax.optim import optimizers, schedules
 CHOICES = {
     "compose": compose,
     "encoder": encoders,
-    "second_augment": arrays,
+    "second_augment": second,
     "second_encoder": second_encoders,
     "critic": critics,
     "target": target,

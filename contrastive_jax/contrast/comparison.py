@@ -41,7 +41,7 @@ class Comparison:
     positive: Array  # [B, V] transformed score of the positive
     raw_positive: Array  # [B, V] score of the positive before the transform
     negatives: Negatives  # count [B, V], logsumexp of (score - positive) / tau [S, B, V], ...
-    temperature: Array  # [] or [B, V] per query, tau; no gradient unless differentiate_temperature
+    temperature: Array  # [] or [B, V] per query, tau; a gradient if differentiate_temperature
     margin: Array  # [B, V] added to the contrast
     selections: list[AllNegatives | SampledNegatives]  # one per direction: the choice of negatives
     multiples: tuple[float, ...] = dataclasses.field(metadata={"static": True})

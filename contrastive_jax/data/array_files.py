@@ -46,8 +46,8 @@ def arrays(
             "auto": y if the file has it; "": no labels.
         group_key: key of their groups, [n] integers or texts: examples of one group are not negatives of each
             other and are held out together; "": each example is its own group.
-        pair_key: key of the second arrays [n, ...], each the pair of an example, for ``second_encoder``; integers or
-            floats; "": examples are no pairs.
+        pair_key: key of the second arrays [n, ...], each the pair of an example, for ``second_encoder``; numbers or
+            images, as of ``key``; "": examples are no pairs.
         test_key: key of the test examples; "auto": that of ``key`` followed by _test, or x_test, if the file has it;
             "": no test examples.
         test_label_key: key of the test labels; "auto": y_test if the file has it.

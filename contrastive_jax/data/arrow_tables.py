@@ -18,7 +18,7 @@ from contrastive_jax.data.image_files import (
     source_of,
 )
 from contrastive_jax.data.image_folder import check_links
-from contrastive_jax.data.listing import label_names, parse_json
+from contrastive_jax.data.listing import LABELS, label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.storage import Source
 from contrastive_jax.kinds import with_options
@@ -26,7 +26,6 @@ from contrastive_jax.lookup import near
 
 AUTO = "auto"
 TESTS = ("test", "validation", "val")
-LABELS = ("label", "labels")  # usual names of the column of labels
 SPLITS, STATE = "dataset_dict.json", "state.json"
 LONGEST = 64 << 20  # bytes of a description; one with 100,000 class names takes some 2 MB
 

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
+LABELS = ("label", "labels")  # usual names of labels in tables and JSON
 PATHS = ("path", "file_name", "filename", "file", "image")  # usual names of the column of paths
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # not the end of a column's name
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 import tarfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from contrastive_jax.data.image_files import (
     source_of,
 )
 from contrastive_jax.data.image_folder import TEST, check_depth, check_links, not_listed
-from contrastive_jax.data.listing import label_names, parse_json
+from contrastive_jax.data.listing import LABELS, label_names, parse_json
 from contrastive_jax.data.records import opened
 from contrastive_jax.data.storage import Source
 from contrastive_jax.kinds import with_options
@@ -65,8 +65,8 @@ def webdataset(
         image_key: extension of the images: ``jpg``, or ``left.png`` where samples have several; "auto": any image
             format, one per sample.
         label_key: extension of the labels, text such as ``cls``; or ``json.KEY``, a key of the sample's JSON, whose
-            value may be a list of labels; "auto": ``cls`` if there is one; "": no labels. A sample without a label,
-            or with -1, has none.
+            value may be a list of labels; "auto": ``cls`` if a shard has it, else ``json.label`` or ``json.labels`` if
+            its first JSON has it, else no labels; "": no labels. A sample without a label, or with -1, has none.
         group: groups of images, which are never each other's negatives: ``json.KEY``, or a regular expression
             that is searched in the path ``SHARD/MEMBER`` and whose first group, or whole match, is the group's
             name. Images without a group's name are groups of their own.
@@ -269,7 +269,7 @@ class Keys(NamedTuple):
     """Extensions of a sample's parts."""
 
     image: str  # "auto": any image format
-    label: str  # "auto": cls; "json.KEY"; "": none
+    label: str  # "auto"; "cls"; "json.KEY"; "": none
     group: str  # "json.KEY"; "": none
 
 
@@ -301,6 +301,8 @@ def samples_of(root: pathlib.Path, shard: str, number: int, keys: Keys) -> list[
     samples: list[Sample] = []
     without: list[str] = []
     with opened(file, "a tar archive") as stream:
+        if keys.label == AUTO:
+            keys = keys._replace(label=_usual_label(stream, parts.values(), file))
         for path, own in parts.items():
             image = _image(own, keys.image, path, file)
             if image is None:
@@ -366,13 +368,25 @@ def _described(stream: BinaryIO, own: dict[str, Member], file: pathlib.Path) -> 
     return content
 
 
+def _usual_label(stream: BinaryIO, samples: Collection[dict[str, Member]], file: pathlib.Path) -> str:
+    """Return the key of a shard's labels that "auto" finds; "" without labels."""
+    if any("cls" in own for own in samples):
+        return "cls"
+    try:
+        described = _described(stream, next((own for own in samples if "json" in own), {}), file)
+    except ValueError:  # JSON that no option names need not be an object
+        return ""
+    found = (name for name in LABELS if type(described.get(name)) in (str, int, list))
+    return next((f"{JSON}{name}" for name in found), "")
+
+
 def _label(
     stream: BinaryIO, own: dict[str, Member], described: dict[str, Any], key: str, file: pathlib.Path
 ) -> Any:
     """Return a sample's label as stored; None without one."""
     if key.startswith(JSON):
         return described.get(key.removeprefix(JSON))
-    member = own.get("cls" if key == AUTO else key.removeprefix(".")) if key else None
+    member = own.get(key.removeprefix(".")) if key else None
     return None if member is None else _text(stream, member, file).strip()
 
 

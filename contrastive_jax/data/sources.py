@@ -72,7 +72,7 @@ def from_arrays(
             any shape.
         labels: ``[n]`` integers from 0, -1 for no label, or ``[n, C]`` of 0 and 1; None: no labels.
         test_images, test_labels: the same for the test examples; None: no test examples.
-        pairs, test_pairs: second arrays ``[n, ...]``, integers or floats, the pairs of the examples, for
+        pairs, test_pairs: second arrays ``[n, ...]``, numbers or images, the pairs of the examples, for
             ``second_encoder``; None: no pairs.
         name: name of the data set.
 

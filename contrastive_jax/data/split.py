@@ -205,16 +205,11 @@ def pairs(
     """Return a split of pairs: arrays ``[n, ...]`` each, with a row for each pair.
 
     Raises:
-        ValueError: another number of second arrays, or second arrays that are images (uint8).
+        ValueError: another number of second arrays.
     """
     if len(first) != len(second):
         raise ValueError(
             f"there are {len(first)} first arrays and {len(second)} second ones; pairs need as many."
-        )
-    if second.dtype == np.uint8:
-        raise ValueError(
-            f"the second arrays of the pairs are uint8 {list(second.shape[1:])}; they must be whole numbers (int32)"
-            " or floats: make images the first arrays, or store them as floats."
         )
     return Split(first, label, group, made=Made(Paired(), (second,)))
 

@@ -115,6 +115,11 @@ def read_settings(path: str | os.PathLike) -> Settings:
         return _settings(meta[1], path)
 
 
+def holds_two(path: str | os.PathLike) -> bool:
+    """Return whether ``path`` is the workdir of a run with two encoders."""
+    return not weights.is_file(expanded(path)) and pairs.paired(read_settings(path))
+
+
 def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
     """Return the settings of a single run's checkpoint; raise ValueError for one of replicas."""
     if count := len(meta.get("replicas", ())):

@@ -383,7 +383,8 @@ def _views_of_pairs(
     pairs.refusals(settings)
     section = settings.second_augment
     try:
-        second = augment.make_views_of_arrays(examples, preset=section.name, **section.options)
+        second = augment.make_second_views(examples, preset=section.name, **section.options)
+        augment.seen({"preset": section.name, **section.options}, Example(pair[1].shape, str(pair[1].dtype)))
     except ValueError as error:
         raise ValueError(f"second_augment: {error}") from None
 

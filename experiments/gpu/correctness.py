@@ -130,7 +130,7 @@ def resumes(method: str) -> bool:
     return prints[0] == prints[1]
 
 
-def golden() -> str:
+def golden(tests: str) -> str:
     """Run the losses' tests on this device; return their last line, or why they cannot run."""
     command = [
         sys.executable,
@@ -142,7 +142,7 @@ def golden() -> str:
         "-p",
         "no:cacheprovider",
     ]
-    command += ["-m", "not slow and not run", "tests/losses"]  # compiled as users compile
+    command += ["-m", "not slow and not run", tests]  # compiled as users compile
     environment = os.environ | {"JAX_PLATFORMS": jax.default_backend()}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return ((done.stdout.strip() or done.stderr.strip()).splitlines() or ["no word"])[-1]
@@ -171,6 +171,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--resumed", default=RESUMED, help="of them, those that are stopped and resumed too")
+    parser.add_argument("--tests", default="tests/losses", help="folder or file of the losses' tests")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/correctness.json"))
     options = parser.parse_args()
@@ -193,7 +194,7 @@ def main() -> int:
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
         "wrong": failed + [text for method, found in methods.items() for text in wrong(method, found)],
-        "golden tests": golden(),
+        "golden tests": golden(options.tests),
     }
     print(json.dumps(report, indent=1))
     options.out.write_text(json.dumps(report | {"methods": methods}, indent=1) + "\n")

@@ -53,13 +53,14 @@ def table(name: str, scale: str, *arguments: str) -> Command:
 SIDE_BY_SIDE = ("--workers=2", "--replicas=1")  # one compiles or is judged while the other trains
 WIDTHS = ("0.25", "1.0")
 RACE = ("against_pytorch", "--batch=256", "--turns=8")
+REHEARSED = "--tests=tests/losses/test_golden.py"
 TINY = ("--width=0.125", "--batch=16", "--turns=1")
 TASKS = {
     "correctness": Task(
         "every method on the GPU beside the CPU: float32, TF32, bfloat16; resume; golden tests",
         "",
         (Command(("-m", "experiments.gpu.correctness"), "correctness"),),
-        (Command(("-m", "experiments.gpu.correctness", "--methods=flatclr_ess"), "correctness"),),
+        (Command(("-m", "experiments.gpu.correctness", "--methods=flatclr_ess", REHEARSED), "correctness"),),
     ),
     "benchmarks": Task(
         "the step against PyTorch, against the bare network; a million rows; replicas against processes",

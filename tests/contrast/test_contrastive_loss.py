@@ -308,7 +308,7 @@ def test_candidates_and_groups_by_hand(x64):
     group, queue_group = np.array([0, 0, 1, 2, 3, 4, 5, 6]), np.array([0, 1, 9, 9, 7])
 
     def by_hand(pool):
-        u, v, w = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b, queue))
+        u, v, w = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in map(np.asarray, (a, b, queue)))
         rows = []
         for query, key in ((u, v), (v, u)):
             candidates = {"both_views": [u, v], "other_view": [key], "own_view": [query], "queue": []}[pool]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suite import one_program
 
 from contrastive_jax import config as configs
 from contrastive_jax import contrastive_loss, matryoshka_loss, sharding
@@ -14,6 +15,8 @@ from contrastive_jax.contrast.comparison import Compare, cosine
 from contrastive_jax.contrast.margin import eqco, none
 from contrastive_jax.contrast.negatives import all as every
 from contrastive_jax.training import recipe
+
+contrastive_loss, matryoshka_loss = map(one_program, (contrastive_loss, matryoshka_loss))
 
 ROWS, WIDTH = 16, 5
 
@@ -46,8 +49,12 @@ def compared(a, b, tau=0.2, margin=None, change=None):
         multiples=(1.0, 2.0),
         transform=change or transform.none(),
     )
-    z, group = jnp.stack([jnp.asarray(a), jnp.asarray(b)], 1), jnp.arange(ROWS)
-    return compare(z, z, group, ((), ()), jnp.zeros((), jnp.int32), jax.random.key(0))[0]
+
+    @jax.jit
+    def run(z):
+        return compare(z, z, jnp.arange(ROWS), ((), ()), jnp.zeros((), jnp.int32), jax.random.key(0))[0]
+
+    return run(jnp.stack([jnp.asarray(a), jnp.asarray(b)], 1))
 
 
 # ---------------------------------------------------------------------------------------- temperature
@@ -93,7 +100,7 @@ def test_the_rule_is_descent_on_its_objective():
         rule = temperature.kl(10, tau=0.2, target=0.4, rate=0.01)
         divergence = diagnostics.kl_from_uniform(compared(a, b, tau=0.2))
         moved = rule.update(rule.init(), 0, divergence)["tau"] - 0.2
-        np.testing.assert_allclose(moved, -0.01 * jax.grad(objective)(0.2), rtol=1e-9)
+        np.testing.assert_allclose(moved, -0.01 * jax.jit(jax.grad(objective))(0.2), rtol=1e-9)
         assert rule.reads == "kl_uniform"
 
 
@@ -205,8 +212,12 @@ def test_a_rule_reads_a_scalar_that_every_step_has():
     pool = candidates.both_views(ROWS, 2)
     compare = Compare(cosine, pool, every(), temperature.fixed(1), none(), (1.0, 2.0))
     step, key = jnp.zeros((), jnp.int32), jax.random.key(1)
-    comparison, _ = compare(embeddings, embeddings, jnp.arange(ROWS), ((), ()), step, key)
-    found = diagnostics.of_comparison(comparison)
+
+    @jax.jit
+    def run(z):
+        return diagnostics.of_comparison(compare(z, z, jnp.arange(ROWS), ((), ()), step, key)[0])
+
+    found = run(embeddings)
     assert all(found[name].shape == () for name in diagnostics.OUTCOMES)
     assert configs.resolve("digits:method=kl_tau").temperature(1).reads in diagnostics.OUTCOMES
     odd = temperature.fixed(1)._replace(reads="nosuch")

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suite import sampled
+from suite import one_program, sampled
 
 from contrastive_jax import contrastive_loss, sharding
 from contrastive_jax.contrast import transform
 from contrastive_jax.contrast.guide import Guide
+
+op_by_op, contrastive_loss = contrastive_loss, one_program(contrastive_loss)
 
 ROWS, WIDTH, OWN = 16, 5, 3
 A, B, *_ = np.random.default_rng(5).normal(size=(2, ROWS, WIDTH))
@@ -148,7 +150,7 @@ def test_rows_of_scores_are_masked():
         seen.append((cross, same))
         return cross[..., 0]
 
-    plain(A, B, loss, 0.3, candidates="other_view", guide=GUIDE)
+    op_by_op(A, B, loss, 0.3, candidates="other_view", guide=GUIDE)
     g = unit(GUIDE_A) @ unit(GUIDE_B).T
     kept = (g <= np.diag(g)[:, None] - 0.05) & ~np.eye(ROWS, dtype=bool)
     for row in seen[0]:

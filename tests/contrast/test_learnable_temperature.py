@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suite import sampled
+from suite import one_program, sampled
 
 from contrastive_jax import contrastive_loss, macl_temperature
+
+contrastive_loss = one_program(contrastive_loss)
 
 ROWS, WIDTH, TAU = 8, 3, 0.3
 IDS = np.array([0, 0, 1, 2, 3, 3, 3, 4])
@@ -57,8 +59,10 @@ def slopes(engine):
 
     def run(a, b, tau):
         return {
-            name: jax.value_and_grad(
-                lambda tau, o=options: losing(a, b, temperature=tau, engine=engine, **o).mean()
+            name: jax.jit(
+                jax.value_and_grad(
+                    lambda tau, o=options: losing(a, b, temperature=tau, engine=engine, **o).mean()
+                )
             )(tau)
             for name, options in losses.items()
         }
@@ -114,9 +118,9 @@ def test_weighted_surrogates_are_the_weighted_slopes_of_the_contrast(x64):
 
 def test_held_unless_asked_for(x64):
     a, b = views()
-    held = jax.grad(lambda tau: contrastive_loss(a, b, "decoupled_nt_xent", tau, lambda_weight=0.2).mean())(
-        TAU
-    )
+    held = jax.jit(
+        jax.grad(lambda tau: contrastive_loss(a, b, "decoupled_nt_xent", tau, lambda_weight=0.2).mean())
+    )(TAU)
     assert held == 0
 
 
@@ -127,8 +131,8 @@ def test_a_rule_may_be_learnt(x64):
     rule = macl_temperature(1.0, 2.0)
     u, v = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
     power = rule(jnp.mean(jnp.sum(u * v, axis=1)))
-    at_tau = jax.grad(lambda tau: losing(a, b, "info_nce", tau).mean())(TAU * power)
-    np.testing.assert_allclose(jax.grad(macl)(TAU), power * at_tau, rtol=1e-10)
+    at_tau = jax.jit(jax.grad(lambda tau: losing(a, b, "info_nce", tau).mean()))(TAU * power)
+    np.testing.assert_allclose(jax.jit(jax.grad(macl))(TAU), power * at_tau, rtol=1e-10)
 
 
 @pytest.mark.parametrize("engine", sampled(["tiled", "dense"], 1))
@@ -141,8 +145,10 @@ def test_no_nan_where_candidates_are_masked(loss, engine):
     a = a.at[2].set(0.0)
     for group in (np.array([0, 0, 0, 0, 0, 0, 0, 1]), np.zeros(ROWS, int)):
         for tau in (0.1, 0.005):
-            value, found = jax.value_and_grad(
-                lambda a, tau, g=group: losing(a, b, loss, tau, group=g, engine=engine).mean(), (0, 1)
+            value, found = jax.jit(
+                jax.value_and_grad(
+                    lambda a, tau, g=group: losing(a, b, loss, tau, group=g, engine=engine).mean(), (0, 1)
+                )
             )(a, tau)
             assert np.isfinite(value) and all(np.isfinite(x).all() for x in found), (group, tau)
 

@@ -91,11 +91,10 @@ def test_equal_rows_and_zero_rows_as_optax(x64, engine):
 def test_finite_and_right_where_the_positive_is_far_ahead_or_behind(engine, dtype):
     """(s+ - hardest) / tau up to 20,000; float64 of the definition beside it."""
     x = jnp.asarray([[1.0, 0.0], [1.0, 0.001], [-1.0, 0.0], [-1.0, 0.001]], dtype)
+    loss = jax.jit(jax.value_and_grad(functools.partial(ntxent, engine=engine), (0, 2)))
     for labels in (np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])):
         for tau in (1.0, 0.07, 0.01, 1e-4):
-            value, gradients = jax.value_and_grad(functools.partial(ntxent, engine=engine), (0, 2))(
-                x, labels, tau
-            )
+            value, gradients = loss(x, labels, tau)
             z = np.asarray(x, np.float64)
             z = z / np.linalg.norm(z, axis=1, keepdims=True)
             score = z @ z.T
@@ -233,7 +232,7 @@ def test_tiles_of_any_size(x64, tile, sides):
 
     arguments = query, key, jnp.asarray(3.0), embeddings(4)[:, 0], embeddings(5)[:, 0]
     dense, tiled = (
-        jax.value_and_grad(functools.partial(total, **engine), range(5), has_aux=True)(*arguments)
+        jax.jit(jax.value_and_grad(functools.partial(total, **engine), range(5), has_aux=True))(*arguments)
         for engine in (dict(engine="dense"), dict(engine="tiled", tile=tile))
     )
     for x, y in zip(jax.tree.leaves(tiled), jax.tree.leaves(dense), strict=True):

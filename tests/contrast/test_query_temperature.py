@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suite import sampled
+from suite import one_program, sampled
 
 from contrastive_jax import contrastive_loss, sharding
 from contrastive_jax.contrast import transform
 from contrastive_jax.contrast.margin import eqco
+
+op_by_op, contrastive_loss = contrastive_loss, one_program(contrastive_loss)
 
 ROWS, WIDTH = 16, 3
 IDS = np.array([0, 0, 1, 2, 3, 3, 3, 4, 5, 5, 6, 7, 8, 9, 9, 9])
@@ -103,7 +105,7 @@ def assert_same(found, expected, tolerance=1e-11):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(np.abs(y).max(), 1.0))
 
 
-@pytest.mark.parametrize(("name", "engine"), sampled(EVERY, 6))
+@pytest.mark.parametrize(("name", "engine"), sampled(EVERY, 4))
 def test_each_query_is_as_at_its_own_scalar(name, engine, x64):
     options = (LOSSES | DRAWN)[name]
     tau, weight, expected = by_query(options, "auto" if name in DRAWN else "dense")
@@ -125,7 +127,7 @@ def test_eight_devices_are_one(name, engine, x64):
 
 
 @pytest.mark.parametrize(
-    "loss", ["relative", "scaled", "dclw", "donsker_varadhan", "info_nce", "mean_contrast"]
+    "loss", sampled(["relative", "scaled", "dclw", "info_nce", "mean_contrast", "donsker_varadhan"], 3)
 )
 def test_equal_temperatures_are_one(loss, x64):
     a, b = views()
@@ -142,14 +144,14 @@ def test_equal_temperatures_are_one(loss, x64):
 def test_a_temperature_of_an_example_is_that_of_both_its_queries(x64):
     a, b = views()
     tau = np.random.default_rng(4).uniform(0.1, 1.0, ROWS)
-    losing = functools.partial(contrastive_loss, a, b, "dcl")
+    losing = functools.partial(op_by_op, a, b, "dcl")
     np.testing.assert_array_equal(losing(tau), losing(np.tile(tau, 2)))
     other = losing(np.concatenate([tau, 2 * tau]))  # first those of a, then those of b
     np.testing.assert_array_equal(other[:ROWS], losing(tau)[:ROWS])
     assert np.all(other[ROWS:] != losing(tau)[ROWS:])
 
 
-@pytest.mark.parametrize("loss", ["info_nce", "dcl", "flat_nce_plus"])
+@pytest.mark.parametrize("loss", sampled(["info_nce", "dcl", "flat_nce_plus"], 2))
 @pytest.mark.parametrize("engine", ["dense", "tiled"])
 def test_saturated_queries_are_right_in_float32(loss, engine):
     """Contrasts from -70 to 60 at temperatures from 0.01 on: float64's on the same rows, as near as with one tau."""

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from suite import sampled
+from suite import one_program, sampled
 
 from contrastive_jax import contrastive_loss, sharding
 from contrastive_jax.contrast import similarity
 from contrastive_jax.types import Pool
+
+contrastive_loss = one_program(contrastive_loss)
 
 ROWS, WIDTH, TAU = 16, 5, 0.3
 IDS = np.array([0, 0, 0, 1, 1, 2, 3, 4, 4, 4, 4, 5, 6, 7, 7, 2])
@@ -192,9 +194,13 @@ def test_float32_is_exact_at_a_low_temperature():
     for engine in ("dense", "tiled"):
         ours = contrastive_loss(a, b, "dcl", 1e-3, positives=IDS, engine=engine)
         np.testing.assert_allclose(ours, exact, rtol=2e-6, atol=3e-4)  # eps * 1000 of the score itself
-        gradients = jax.grad(
-            lambda a, b, e=engine: contrastive_loss(a, b, "info_nce", 1e-3, positives=IDS, engine=e).mean(),
-            (0, 1),
+        gradients = jax.jit(
+            jax.grad(
+                lambda a, b, e=engine: contrastive_loss(
+                    a, b, "info_nce", 1e-3, positives=IDS, engine=e
+                ).mean(),
+                (0, 1),
+            )
         )(a, b)
         assert all(np.isfinite(g).all() for g in gradients)
 
@@ -206,7 +212,7 @@ def test_queries_without_negatives_are_0():
         loss = lambda a, t, e=engine: contrastive_loss(  # noqa: E731
             a, b, "info_nce", t, positives=np.zeros(ROWS, int), engine=e, differentiate_temperature=True
         ).sum()
-        value, gradients = jax.value_and_grad(loss, (0, 1))(a, 0.1)
+        value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(a, 0.1)
         assert value == 0 and all((np.asarray(g) == 0).all() for g in gradients)
 
 

@@ -6,8 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from suite import one_program
 
 from contrastive_jax import contrastive_loss, sharding, soft_target_loss
+
+contrastive_loss, soft_target_loss = map(one_program, (contrastive_loss, soft_target_loss))
 
 ROWS, WIDTH, TAU = 16, 5, 0.3
 RNG = np.random.default_rng(11)

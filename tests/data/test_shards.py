@@ -3,9 +3,11 @@
 import io
 import json
 import os
+import pathlib
 import pickle
 import re
 import tarfile
+import tempfile
 import types
 import warnings
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from suite import over
 
 from contrastive_jax import augment, data
 from contrastive_jax.data.records import Unreadable
@@ -116,6 +119,40 @@ def test_labels_and_groups_of_members(two):
         train(group="json.nothing")
     with pytest.raises(ValueError, match=r"the group of 'a/000.jpg' of .*part-0.tar is \[\]; it must"):
         train(group="json.tags")
+
+
+@over(
+    [
+        (b'{"label": "b"}', ["b", "a"]),
+        (b'{"labels": ["b", "a"]}', ["b a", "a"]),
+        (b'{"label": 0.5, "labels": 7}', ["7", "a"]),
+        (b'{"label": {"x": 1}}', None),
+        (b'{"caption": "b"}', None),
+        (b'["label"]', None),
+        (b'{"label": ', None),
+    ]
+)
+def test_labels_of_json_are_found_without_cls(described, names):
+    with tempfile.TemporaryDirectory() as place:
+        later = {"label": "a", "labels": "a"} if names else {}
+        members = {
+            "0.png": encoded(),
+            "0.json": described,
+            "1.png": encoded(),
+            "1.json": json.dumps(later).encode(),
+        }
+        shard(pathlib.Path(place) / "a.tar", members)
+        source = load(place)
+        shard(pathlib.Path(place) / "a.tar", members | {"1.cls": b"c"})
+        with_cls = load(place)
+    label = source.train.label
+    if names is None:
+        assert source.classes == () and label.tolist() == [-1, -1]
+    else:
+        found = [np.flatnonzero(row) for row in label] if label.ndim == 2 else label[:, None]
+        texts = [" ".join(source.classes[n] for n in row) for row in found]
+        assert texts == [" ".join(sorted(n.split())) for n in names]
+    assert with_cls.classes == ("c",) and with_cls.train.label.tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def features(on):
 
 def views(on, seed=0):
     """[n, 2, F]: each image's two training views, one at a time."""
-    make = augment.make_views(**AUGMENT)
+    make = jax.jit(augment.make_views(**AUGMENT))
     found = []
     for i, image in enumerate(TEST.image):
         key = augment.example_keys(jnp.uint32(seed), jnp.zeros(1, int), jnp.array([i]))[0]

@@ -51,8 +51,8 @@ def test_prior_samples():
 def test_sliced_wasserstein_sorts_truly_among_ties():
     """[1, 1, 1, 2, 0] against [0, 1, 2, 3, 4]: the notebook's own sort would give 0.8."""
     sample, prior = jnp.asarray([[1.0], [1.0], [1.0], [2.0], [0.0]]), jnp.arange(5.0)[:, None]
-    value, gradient = jax.value_and_grad(
-        lambda x: losses.sliced_wasserstein_distance(x, prior, jnp.eye(1)).sum()
+    value, gradient = jax.jit(
+        jax.value_and_grad(lambda x: losses.sliced_wasserstein_distance(x, prior, jnp.eye(1)).sum())
     )(sample)
     np.testing.assert_allclose(value, np.mean(np.square([0, 0, 1, 2, 2])))
     assert sorted(gradient[:3, 0].tolist()) == pytest.approx([-0.8, -0.4, 0.0])
@@ -109,7 +109,7 @@ def test_byol():
     cosine = jnp.sum(unit(prediction) * unit(target)[:, ::-1], axis=-1)
     np.testing.assert_allclose(loss, 2 - 2 * cosine, rtol=1e-5)
     np.testing.assert_allclose(losses.byol(prediction, 3 * prediction[:, ::-1]), 0, atol=1e-6)
-    assert not jax.grad(lambda t: jnp.sum(losses.byol(prediction, t)))(target).any()
+    assert not jax.jit(jax.grad(lambda t: jnp.sum(losses.byol(prediction, t))))(target).any()
 
 
 def test_relic_rows_that_are_not_permitted_do_not_count():
@@ -120,13 +120,13 @@ def test_relic_rows_that_are_not_permitted_do_not_count():
         return jnp.sum(losses.relic_kl(cross, same))
 
     (value, gradient), (short, short_gradient) = (
-        jax.value_and_grad(total, (0, 1))(*rows) for rows in (masked, (cross[:, :3], same[:, :3]))
+        jax.jit(jax.value_and_grad(total, (0, 1)))(*rows) for rows in (masked, (cross[:, :3], same[:, :3]))
     )
     np.testing.assert_allclose(value, short, rtol=1e-6)
     for ours, reference in zip(gradient, short_gradient, strict=True):
         np.testing.assert_allclose(ours[:, :3], reference, atol=1e-6)
         assert not ours[:, 3:].any()
-    assert not jax.grad(lambda same: jnp.sum(losses.relic_kl(cross, same, stop_gradient_same=True)))(
+    assert not jax.jit(jax.grad(lambda same: jnp.sum(losses.relic_kl(cross, same, stop_gradient_same=True))))(
         same
     ).any()
     for options in ({"positive": "first"}, {"score": "euclid"}):
@@ -192,7 +192,7 @@ def test_the_interpolated_bound_is_its_definition_from_two_rows_on(rows):
     joint = (np.diag(scores)[:, None] - np.log(baseline))[off].mean()
     marginal = (np.exp(scores) / np.diag(baseline)[:, None])[off].mean()
     bound = functools.partial(losses.interpolated, alpha_logit=float(np.log(alpha / (1 - alpha))))
-    value, gradient = jax.value_and_grad(bound)(
+    value, gradient = jax.jit(jax.value_and_grad(bound))(
         jnp.asarray(scores, jnp.float32), jnp.asarray(log_baseline, jnp.float32)
     )
     assert value == pytest.approx(1 + joint - marginal, rel=1e-5) and np.isfinite(gradient).all()
@@ -204,7 +204,7 @@ def test_cross_entropy():
     logits, label = jnp.asarray(RNG.normal(size=(5, 2, 3)), jnp.bfloat16), jnp.asarray([2, 0, -1, 1, 2])
     loss, gradient = (
         jax.jit(losses.cross_entropy)(logits, label),
-        jax.grad(lambda x: jnp.sum(losses.cross_entropy(x, label)))(logits),
+        jax.jit(jax.grad(lambda x: jnp.sum(losses.cross_entropy(x, label))))(logits),
     )
     probability = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
     assert loss.dtype == jnp.float32 and loss.shape == (5, 2)
@@ -289,7 +289,7 @@ def test_eight_devices_are_one_device():
         def means(z):
             return jax.tree.map(jnp.mean, everything(z, label, key))
 
-        return everything(z, label, key), jax.jacrev(means)(z)
+        return everything(z, label, key), jax.jit(jax.jacrev(means))(z)
 
     one = jax.tree.map(np.asarray, program(z, label))
     with jax.set_mesh(sharding.make_mesh()):

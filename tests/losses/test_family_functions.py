@@ -7,10 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from suite import one_program
 
 from contrastive_jax import contrastive_loss, losses, ntxent, sigmoid_loss, sincere
 from contrastive_jax.contrast import transform
 from contrastive_jax.losses.variants import FLAT
+
+contrastive_loss, ntxent, sigmoid_loss, sincere = map(
+    one_program, (contrastive_loss, ntxent, sigmoid_loss, sincere)
+)
 
 ROWS, WIDTH, TAU = 12, 5, 0.3
 
@@ -114,7 +119,8 @@ def test_ifm_is_the_mean_of_info_nce_and_eqco():
 def test_alpha_cl_has_the_gradient_of_dcl():
     a, b = map(jnp.float32, views())
     one, other = (
-        jax.grad(lambda a, n=n: contrastive_loss(a, b, n, 0.05).sum())(a) for n in ("alpha_cl", "dcl")
+        jax.jit(jax.grad(lambda a, n=n: contrastive_loss(a, b, n, 0.05).sum()))(a)
+        for n in ("alpha_cl", "dcl")
     )
     np.testing.assert_array_equal(one, other)
 
@@ -123,9 +129,13 @@ def test_label_smoothing_of_nothing_is_info_nce_and_is_exact_where_that_is_satur
     with jax.enable_x64(True):
         a, _ = map(jnp.asarray, views())
         b = a + 1e-3
-        exact = jax.grad(lambda a: contrastive_loss(a, b, "label_smoothing", 0.01, smoothing=0.1).sum())(a)
+        exact = jax.jit(
+            jax.grad(lambda a: contrastive_loss(a, b, "label_smoothing", 0.01, smoothing=0.1).sum())
+        )(a)
     a, b = np.float32(a), np.float32(b)
-    found = jax.grad(lambda a: contrastive_loss(a, b, "label_smoothing", 0.01, smoothing=0.1).sum())(a)
+    found = jax.jit(jax.grad(lambda a: contrastive_loss(a, b, "label_smoothing", 0.01, smoothing=0.1).sum()))(
+        a
+    )
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
     c = jnp.asarray(C, jnp.float32)
     value = losses.label_smoothing(c, c * FLAT, 0 * c, jnp.full(C.shape, 9), 0 * c, 0.1, smoothing=0.0)
@@ -159,7 +169,9 @@ def test_sincere_is_its_definition_and_ntxent_where_classes_are_equal(engine):
             found = jax.jit(jax.value_and_grad(lambda z, i=ids: sincere(z, i, TAU, engine=engine)))(
                 jnp.asarray(z)
             )
-            expected = jax.value_and_grad(lambda z, i=ids: sincere_by_definition(z, i, TAU))(jnp.asarray(z))
+            expected = jax.jit(jax.value_and_grad(lambda z, i=ids: sincere_by_definition(z, i, TAU)))(
+                jnp.asarray(z)
+            )
             for x, y in zip(found, expected, strict=True):
                 np.testing.assert_allclose(x, y, rtol=0, atol=1e-12)
         balanced = np.arange(24) % 6
@@ -170,7 +182,7 @@ def test_sincere_is_its_definition_and_ntxent_where_classes_are_equal(engine):
 def test_sincere_without_pairs_or_negatives_is_zero():
     z = np.float32(np.concatenate(views()))
     for ids in (np.arange(24), np.zeros(24, int)):
-        value, slope = jax.value_and_grad(lambda z, i=ids: sincere(z, i))(z)
+        value, slope = jax.jit(jax.value_and_grad(lambda z, i=ids: sincere(z, i)))(z)
         assert value == 0 and not np.any(slope)
 
 
@@ -186,7 +198,9 @@ def test_a_relative_bias_is_a_bias_over_tau():
         def chained(tau, relative):
             return sigmoid_loss(a, b, tau, -relative / tau).mean()
 
-        for one, other in zip(*(jax.grad(f, (0, 1))(0.2, 0.4) for f in (slopes, chained)), strict=True):
+        for one, other in zip(
+            *(jax.jit(jax.grad(f, (0, 1)))(0.2, 0.4) for f in (slopes, chained)), strict=True
+        ):
             np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
@@ -226,7 +240,7 @@ def test_vrns_counts_the_drawn_negatives_at_any_temperature():
         expected = np.where(other, (u @ v.T + 0.1) ** 2, 0).sum(1) / other.sum(1)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
     lonely = functools.partial(contrastive_loss, **options | {"group": np.zeros(ROWS, int)})
-    value, slope = jax.value_and_grad(lambda a: lonely(a, b).sum())(a)
+    value, slope = jax.jit(jax.value_and_grad(lambda a: lonely(a, b).sum()))(a)
     assert value == 0 and not np.any(slope)
     assert np.isnan(contrastive_loss(np.full_like(a, np.nan), b, **options)).all()
 
@@ -293,7 +307,9 @@ def test_means_over_pairs_are_their_definition_at_any_temperature(name, engine):
                 lambda a, b, tau: loss(a, b, **of_tau | {"temperature": tau}).sum(), (0, 1, 2)
             )(a, b, tau)
 
-        expected = jax.value_and_grad(lambda a, b: mean_by_definition(name, a, b).sum(), (0, 1))(a, b)
+        expected = jax.jit(jax.value_and_grad(lambda a, b: mean_by_definition(name, a, b).sum(), (0, 1)))(
+            a, b
+        )
         for tau in (1.0, 0.13):
             value, (*slopes, of_tau) = found(a, b, tau)
             assert abs(of_tau) < 1e-12 * len(a)

@@ -13,6 +13,7 @@ import pytest
 from dense_losses import cases, unit
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
+from suite import one_program
 
 from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere, soft_target_loss
 from contrastive_jax.contrast import by_example, candidates, margin, normalizer, transform
@@ -22,6 +23,10 @@ from contrastive_jax.contrast.guide import Guide
 from contrastive_jax.contrast.negatives import all as every
 from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.contrast.terms import make_term
+
+contrastive_loss, ntxent, sincere, soft_target_loss, matryoshka_loss = map(
+    one_program, (contrastive_loss, ntxent, sincere, soft_target_loss, matryoshka_loss)
+)
 
 ENGINES = ("dense", pytest.param("tiled", marks=pytest.mark.run))
 # Tests compile many small programs once: what XLA would do to make them fast is not worth its time.
@@ -477,7 +482,7 @@ class Steps:
                 outcome = temperature.outcome(comparison, u)
                 return term.values(comparison, {"u": u}).mean(), (after, outcome)
 
-            slopes, (after, outcome) = jax.grad(mean, (0, 1), has_aux=True)(a, b)
+            slopes, (after, outcome) = jax.jit(jax.grad(mean, (0, 1), has_aux=True))(a, b)
             return slopes, (temperature.update(states[0], ids, start, outcome), after)
 
         self._step = step
@@ -630,7 +635,9 @@ def test_tempnets_objective_is_dcl_at_a_temperature_for_each_query(case):
         return losses.value_with_gradient_of(shown, value)
 
     assert_is_theirs(case, total)
-    slopes = jax.grad(lambda taus: sides(case("z1"), case("z2"), taus, "robust", rho=rho).sum())(taus)
+    slopes = jax.jit(jax.grad(lambda taus: sides(case("z1"), case("z2"), taus, "robust", rho=rho).sum()))(
+        taus
+    )
     np.testing.assert_allclose((taus * slopes).mean(1).sum(), case("temperature_loss"), rtol=1e-9)
 
 

@@ -1,5 +1,7 @@
 """More than two views, and local views: what a step compares, on one device and on eight, and what is refused."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -79,23 +81,20 @@ def test_views_are_those_of_their_numbers_and_local_views_are_small_crops():
     """A view does not depend on how many follow it, and neither do evaluation and the views of evaluators."""
     image = jnp.asarray(np.random.default_rng(0).random((24, 20, 3), np.float32))
     key, options = jax.random.key(0), {"preset": "crop_only", "size": 12}
-    two, four = (augment.make_views(**options, views=n)(key, image) for n in (2, 4))
+    two, four = (jax.jit(augment.make_views(**options, views=n))(key, image) for n in (2, 4))
     np.testing.assert_array_equal(two, four[:2])
     views = augment.make_views(**options, local_views=3, local_size=6)
-    np.testing.assert_array_equal(views(key, image), two)
-    made = views.local(key, image)
-    assert (
-        made.shape == (3, 6, 6, 3)
-        and augment.make_views(**options, local_views=3).local(key, image).shape[1] == 5
-    )
+    np.testing.assert_array_equal(jax.jit(views)(key, image), two)
+    made = jax.jit(views.local)(key, image)
+    third = jax.eval_shape(augment.make_views(**options, local_views=3).local, key, image)
+    assert made.shape == (3, 6, 6, 3) and third.shape[1] == 5
     alone = augment.make_views(preset="crop_only", size=6, views=5, crop_min=0.05, crop_max=0.14)
-    np.testing.assert_array_equal(made, alone(key, image)[2:])
+    np.testing.assert_array_equal(made, jax.jit(alone)(key, image)[2:])
     section = options | {"local_views": 3, "local_size": 6}
-    np.testing.assert_array_equal(augment.make_eval(**section)(image), augment.make_eval(**options)(image))
-    np.testing.assert_array_equal(
-        augment.make_crops(0.5, 0.5, **section)(key, image),
-        augment.make_crops(0.5, 0.5, **options)(key, image),
-    )
+    for make in (augment.make_eval, functools.partial(augment.make_crops, 0.5, 0.5)):
+        arguments = (image,) if make is augment.make_eval else (key, image)
+        found, expected = (jax.jit(make(**given))(*arguments) for given in (section, options))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_an_option_of_each_view_has_one_value_for_all_local_views():
@@ -108,8 +107,8 @@ def test_an_option_of_each_view_has_one_value_for_all_local_views():
         **options, blur=(0.0, 0.0, 0.0), solarize=(0.0, 0.0, 1.0), jitter=0.0, gray=0.0, mean=None, std=None
     )
     image = jnp.full((24, 24, 3), 0.75)
-    np.testing.assert_allclose(views(jax.random.key(0), image), 0.75, atol=1e-6)
-    np.testing.assert_allclose(views.local(jax.random.key(0), image), 0.25, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(views)(jax.random.key(0), image), 0.75, atol=1e-6)
+    np.testing.assert_allclose(jax.jit(views.local)(jax.random.key(0), image), 0.25, atol=1e-6)
 
 
 def test_flops_count_every_pass():

@@ -73,7 +73,26 @@ def assert_replicas_are_single_runs(given, devices=ONE):
     return together
 
 
-@pytest.mark.parametrize("method", ALL)
+# Methods that differ from another only in a function of the comparison, which has no state, or in its numbers: one
+# device and eight compare them in test_step.py.
+FORMULAS = (
+    *("flatclr", "flat_nce_plus", "dcl", "macl_without_reweighting", "macl_w", "simclr_k", "swd_normal"),
+    *("swd_hypercube", "moco_v2", "eqco_moco_v2", "ifm", "rince", "alpha_cl", "label_smoothing", "vrns"),
+    *(
+        "dhel",
+        "spectral",
+        "kcl",
+        "f_micl",
+        "temperature_free",
+        "dystress",
+        "adnce",
+        "margin_mask",
+        "hardness",
+    ),
+)
+
+
+@pytest.mark.parametrize("method", [case for case in ALL if case.values[0] not in FORMULAS])
 def test_a_replica_is_the_single_run_of_its_config(method, x64):  # noqa: F811
     """In float64, so that what differs is the program and not its rounding."""
     leaf, value = OWN.get(method, ("temperature.tau", 0.25))
@@ -142,6 +161,7 @@ def whole(tmp_path_factory):
     return several(), workdir, results
 
 
+@pytest.mark.run
 def test_a_replicas_folder_is_the_workdir_of_its_run(whole, tmp_path):
     given, workdir, results = whole
     assert json.loads((workdir / "replicas.json").read_text()) == [{"seed": 0}, {"seed": 1}]
@@ -181,6 +201,7 @@ def test_a_column_that_fails_while_they_train_is_said_once_of_each(tmp_path, cap
         assert not any("eval/bad_top1" in row for row in rows)
 
 
+@pytest.mark.run
 def test_replicas_are_judged_again_in_one_table(whole, tmp_path, capsys):
     given, workdir, results = whole
     again, elsewhere = tmp_path / "again", tmp_path / "elsewhere"
@@ -197,6 +218,7 @@ def test_replicas_are_judged_again_in_one_table(whole, tmp_path, capsys):
         main.perform("evaluate", [*given, given[0]], str(again), True)
 
 
+@pytest.mark.run
 def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
     given, workdir, results = whole
     rows = workdirs.read_results(workdir)
@@ -221,6 +243,7 @@ def test_tables_of_many_runs_are_flat_rows(whole, tmp_path):
         workdirs.read_metrics(workdir)
 
 
+@pytest.mark.run
 def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     _, workdir, _ = whole
     given = [tiny("flatclr", seed=seed, **{"init.checkpoint": str(workdir / "replica_0")}) for seed in (0, 1)]
@@ -241,6 +264,7 @@ def test_replicas_start_from_an_encoder_as_their_runs_do(whole):
     jax.tree.map(np.testing.assert_array_equal, held, expected.params)
 
 
+@pytest.mark.run
 def test_replicas_stopped_and_resumed_are_uninterrupted_bit_for_bit(whole, tmp_path, monkeypatch):
     given, workdir, results = whole
     with monkeypatch.context() as patch, pytest.raises(loop.Stopped, match="stopped at step 3 of 4"):
@@ -312,6 +336,7 @@ def test_a_column_with_the_seed_of_the_run_is_each_replicas_own():
     assert one is not other
 
 
+@pytest.mark.run
 def test_folders_of_other_runs_are_refused_before_anything_is_trained(whole, tmp_path):
     given, workdir, _ = whole
     begun = tmp_path / "begun"
@@ -337,6 +362,7 @@ def test_replicas_that_all_diverged_may_start_anew_with_a_lower_rate(tmp_path):
     assert [set(result) >= {"evaluations"} for result in found] == [True, True]
 
 
+@pytest.mark.run
 def test_a_report_of_replicas_shows_each_of_them_and_their_mean(whole):
     given, workdir, results = whole
     shown = {"report": given[0]["report"] | {"images": 20, "map": "pca"}}
@@ -437,6 +463,7 @@ def test_numbers_with_several_values_are_every_combination_of_them():
         configs.expand("configs/digits.py", [("temperatur.tau", "0.1,0.2")])
 
 
+@pytest.mark.run
 def test_the_command_line_of_replicas(whole):
     given, workdir, _ = whole
     found = main.resolved([], str(workdir), "train")

@@ -27,7 +27,7 @@ from contrastive_jax.contrast.terms import make_terms, total_loss
 from contrastive_jax.evaluators import table
 from contrastive_jax.evaluators.pairs import Embedded, pair_retrieval
 from contrastive_jax.evaluators.retrieval import cross_retrieval
-from contrastive_jax.training import loop, recipe
+from contrastive_jax.training import initial, loop, program, recipe
 from contrastive_jax.training import pairs as towers_of
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.pair_evaluation import evaluator_of
@@ -121,11 +121,7 @@ def test_pairs_from_arrays(file):
 @over(
     [
         ({"pair_key": "vide"}, "data.pair_key is 'vide'"),
-        (
-            {"pair_key": "photo"},
-            "data.pair_key: the second arrays of the pairs are uint8 .* make images the first",
-        ),
-        ({"pair_key": "text", "test_pair_key": "photo_test"}, "data.pair_key: the second arrays"),
+        ({"pair_key": "text", "test_pair_key": "photo_test"}, "data.test_pair_key contains examples uint8"),
         ({"pair_key": "text", "test_pair_key": "video_test"}, "data.test_pair_key contains examples float32"),
         ({"pair_key": "text", "test_pair_key": ""}, "data.test_pair_key is '', but .* has test examples"),
         (
@@ -205,6 +201,16 @@ def test_images_and_tokens_are_checked_each(leaves, message):
     small = dict.fromkeys(TINY.keys() & {"encoder.layers", "second_encoder.width", "encoder.width"})
     with pytest.raises(ValueError, match=message):
         runs.prepare(config_of(PLACE[0], kinds, **small, **leaves), ONE)
+
+
+def test_one_encoder_has_no_second_checkpoint():
+    settings = configs.as_settings(
+        configs.resolve("digits", [("init.second_checkpoint", "runs/a")]).to_dict()
+    )
+    with pytest.raises(
+        ValueError, match="init.second_checkpoint is 'runs/a'; it must be '' without second_encoder"
+    ):
+        initial.paths(settings)
 
 
 def test_one_encoder_has_no_columns_or_views_of_pairs(file):
@@ -371,6 +377,46 @@ def test_a_pair_has_one_view_of_each_array_with_a_key_of_its_own(file):
     assert [spec.shape for spec in run.recipe.view] == [(8, 8, 1), (5,)]
 
 
+IMAGES = {
+    **{f"{which}.name": "tiny_methods:two_layers" for which in ("encoder", "second_encoder")},
+    **{"augment.mean": (0.5,), "augment.std": (0.25,)},
+    **{"second_augment.mean": (0.4,), "second_augment.std": (0.2,), "second_augment.crop_min": 0.3},
+    **dict.fromkeys(TINY.keys() & {"encoder.layers", "encoder.width", "second_encoder.layers"}),
+    "second_encoder.width": None,
+}
+
+
+def test_second_images_have_views_normalised_by_their_own_numbers(file):
+    kinds = "key=photo,pair_key=photo,first=image,second=image,size=8"
+    run = runs.prepare(config_of(file, kinds, **IMAGES), ONE)
+    key, (photo, again) = jax.random.key(5), run.source.train.pictures(np.arange(40))
+    assert again.dtype == np.uint8
+    first, second = run.recipe.augment(key, (photo[3], again[3]))
+    options = {"preset": "crop_only", "size": 8, "views": 1}
+    of_second = jax.random.fold_in(key, zlib.crc32(b"second"))
+    wanted = augment.make_views(**options, crop_min=0.3, mean=(0.4,), std=(0.2,))(of_second, again[3])
+    np.testing.assert_array_equal(second, wanted)
+    assert first.shape == second.shape == (1, 8, 8, 1) and not np.allclose(first, second)
+    plain = [augment.make_eval(**options, mean=mean, std=std)(again[3]) for mean, std in [((0.4,), (0.2,))]]
+    settings, _ = towers_of.towers(run.settings, run.source)[1]
+    np.testing.assert_array_equal(augment.make_eval(**settings.augment.options)(again[3]), plain[0])
+
+
+@over(
+    [
+        ({"second_augment": "unchanged"}, "second_encoder: this encoder reads images"),
+        ({"second_augment.size": 0}, "second_augment.size is 0; it must be at least 1"),
+        ({"data.pair_key": "text"}, "second_augment: augment.preset is 'crop_only', for images"),
+        ({"second_augment.local_views": 2}, "second_augment.local_views"),
+    ]
+)
+def test_second_images_need_a_preset_of_images(leaves, message):
+    kinds = "key=photo,pair_key=photo,first=table,second=image,size=8"
+    small = {"second_encoder.layers": None, "second_encoder.width": 0.125}
+    with pytest.raises(ValueError, match=message):
+        runs.prepare(config_of(PLACE[0], kinds, **small, **leaves), ONE)
+
+
 # -------------------------------------------------------------------------------------------- runs
 
 
@@ -398,6 +444,8 @@ def test_the_loss_of_two_towers_on_one_device_and_eight(loss, file, x64):  # noq
         )["projection_1"]
         for number, settings in enumerate(towers_of.tower(run.settings, i) for i in (0, 1))
     )
+    for name in ("embedding_std", "effective_rank"):
+        np.testing.assert_allclose(history[0][name], of_two(a, b)[name], rtol=1e-6)
     if loss == "clip":
         wanted = contrastive_loss(a, b, "info_nce", 0.07, candidates="other_view", group=batch.group).mean()
         np.testing.assert_allclose(history[0]["loss"], wanted, rtol=1e-6)
@@ -533,9 +581,24 @@ def test_a_run_is_resumed_embedded_evaluated_and_described(file, tmp_path, monke
     )  # fmt: skip
     assert {name: found["trained"]["retrieval"][name] for name in ours} == ours
 
-    more = config | {"init": {"checkpoint": str(whole)}, "seed": 1}
-    more["train"] = config["train"] | {"duration": "1 step"}
-    loop.train(more, str(tmp_path / "more"), quiet=True, devices=ONE)  # the first encoder's weights
+    for given in (("checkpoint",), ("second_checkpoint",), ("checkpoint", "second_checkpoint")):
+        more = config | {"init": config["init"] | dict.fromkeys(given, str(whole)), "seed": 1}
+        run, said = runs.prepare(more, ONE), []
+        with jax.set_mesh(run.mesh):
+            params = jax.device_get(initial.first_state(program.single(run), said.append).params)
+        fresh = run.recipe.init_network(1)[0]
+        for number, option in enumerate(("checkpoint", "second_checkpoint")):
+            own, now = (models.of_tower(tree, number) for tree in (fresh, params))
+            wanted = encoders[number].params if option in given else own
+            jax.tree.map(np.testing.assert_array_equal, now["encoder"], wanted["encoder"])
+            jax.tree.map(np.testing.assert_array_equal, now["projector"], own["projector"])
+            name = ("encoder", "second_encoder")[number]
+            assert f"{name}: from {f'step 6 of {whole}' if option in given else 'the seed'}" in said
+    other = config_of(file, **{"second_encoder.width": 16, "init.second_checkpoint": str(whole)})
+    with pytest.raises(
+        ValueError, match="init.second_checkpoint=.* does not match the second_encoder of this config"
+    ):
+        initial.check(runs.prepare(other, ONE), str(tmp_path / "new"))
     described = describe.describe(config, str(whole), quiet=True)
     assert described["gflops_per_step"] > 0
     report.report(config, str(whole), quiet=True)
@@ -553,6 +616,22 @@ def test_replicas_of_two_towers_are_single_runs(file, tmp_path):
     loop.train(given[1], str(tmp_path / "one"), quiet=True, devices=ONE)
     lines = [left_behind(tmp_path / place, given[1])[2] for place in ("both/replica_1", "one")]
     np.testing.assert_allclose(*([row["loss"] for row in rows] for rows in lines), rtol=1e-5)
+
+
+@pytest.mark.run
+def test_a_run_of_two_arrays_of_images(file, tmp_path):
+    kinds = "key=photo,pair_key=photo,first=image,second=image,size=8"
+    columns = {"retrieval": {"name": "pair_retrieval"}, "knn": {"name": "knn", "k": 3}}
+    leaves = {"evaluate.final": True, "train.duration": "2 steps", "evaluators": str(columns)}
+    config = config_of(file, kinds, **IMAGES | leaves)
+    results = loop.train(config, str(tmp_path / "run"), quiet=True, devices=ONE)["evaluations"]
+    assert set(results["trained"]) == {"retrieval", "knn", "knn@second"} == {*results["untrained"]}
+    encoder = load_encoder(tmp_path / "run", second=True)
+    photos = ARRAYS["photo"][40:]
+    written = np.load(embed.embed(config, str(tmp_path / "run"), quiet=True)["test"])
+    np.testing.assert_allclose(written["second_pooled"], encoder(photos), rtol=1e-5, atol=1e-6)
+    seen = augment.make_eval(preset="crop_only", size=8, mean=(0.4,), std=(0.2,))(photos[0])
+    np.testing.assert_array_equal(encoder.prepare(photos[0]), seen)
 
 
 @pytest.mark.run

@@ -37,6 +37,7 @@ def test_scores_are_lines_and_what_is_reported_is_the_status():
     assert not quiet.getvalue()
 
 
+@pytest.mark.run
 def test_an_interrupted_evaluation_says_what_is_there_and_the_same_command_makes_it(
     tmp_path, capsys, monkeypatch
 ):
