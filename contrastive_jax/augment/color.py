@@ -182,12 +182,12 @@ def gaussian_blur(image, sigma, *, taps: int, edges="zero", axis=-1):
             return weights
         # Weights beyond the edge go to the pixels repeated there: XLA's CPU compiler would compute the steps
         # before a padded image several times over.
-        inside = weights[:, radius:-radius]
+        inside = weights[:, radius : padded - radius]
         if mode == "constant":
             return inside
         border = np.r_[:radius, padded - radius : padded]
         source = np.pad(np.eye(size, dtype=image.dtype), ((radius, radius), (0, 0)), mode=mode)[border]
-        outside = jnp.concatenate([weights[:, :radius], weights[:, -radius:]], 1)
+        outside = jnp.concatenate([weights[:, :radius], weights[:, padded - radius :]], 1)
         return inside + jnp.matmul(outside, source, precision=lax.Precision.HIGHEST)
 
     for place, product in BLURS[axis].items():  # rows, then columns

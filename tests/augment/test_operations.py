@@ -162,6 +162,14 @@ def test_blur_edges_against_scipy(edges, mode):
     np.testing.assert_allclose(color.gaussian_blur(RGB, 1.3, taps=9, edges=edges), expected, atol=1e-6)
 
 
+def test_a_blur_of_one_tap_is_the_image_and_a_wide_one_of_a_point_is_the_point():
+    for edges in ("reflect", "edge", "zero", "valid"):
+        np.testing.assert_array_equal(color.gaussian_blur(RGB, 1.3, taps=1, edges=edges), RGB)
+    point = jnp.full((1, 1, 3), 0.4)
+    for edges in ("reflect", "edge"):
+        np.testing.assert_allclose(color.gaussian_blur(point, 1.3, taps=13, edges=edges), point, rtol=1e-6)
+
+
 def test_simclr_kernel_is_a_tenth_of_the_height_made_odd():
     assert [color.simclr_taps(height) for height in (8, 19, 20, 32, 96, 224)] == [1, 1, 3, 3, 9, 23]
 
