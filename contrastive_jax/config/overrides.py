@@ -8,6 +8,7 @@ function may be set by the function's name alone: ``--config.temperature=ess``, 
 """
 
 import ast
+import copy
 import functools
 import inspect
 import itertools
@@ -16,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FieldReference
 
 from contrastive_jax import kinds
 from contrastive_jax.config import approval, schema
@@ -56,9 +57,11 @@ def _resolve(
         )
     given = {name: str(value) for name, value in overrides}
     approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
-    before = complete(base() if spec is None else load(spec), find).to_dict()
-    config = ConfigDict(before, type_safe=False)
-    with config.unlocked():
+    loaded = complete(base() if spec is None else load(spec), find)
+    before = loaded.to_dict()
+    # A copy without references between options is made faster.
+    config = copy.deepcopy(loaded) if _refers(loaded) else ConfigDict(before, type_safe=False)
+    with config.unlocked(), config.ignore_type():
         choices = {name: _choose(config, name, text, find) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()}, find)
     known, settings = leaves(config), plain(config)
@@ -75,11 +78,21 @@ def _resolve(
                 hint = f"{', '.join(others)} {'have' if len(others) > 1 else 'has'} it."
             raise ValueError(f"--config.{name}: there is no such option. {hint}")
         values[name] = _value(settings, name, text, find)
+    if _refers(config):  # options that refer to others follow them
+        with config.ignore_type():
+            config.update_from_flattened_dict(values)
+        return plain(config)
     for name, value in values.items():
         *path, option = name.split(".")
         section = functools.reduce(dict.__getitem__, path, settings)
         section[option] = json.loads(json.dumps(value))  # tuples as lists
     return settings
+
+
+def _refers(config: ConfigDict) -> bool:
+    """Return whether an option of the config refers to another, as ``config.get_ref`` makes it do."""
+    values = config.values(preserve_field_references=True)
+    return any(isinstance(v, FieldReference) or isinstance(v, ConfigDict) and _refers(v) for v in values)
 
 
 def expand(spec: str | None, overrides: Sequence[tuple[str, str]] = ()) -> list[Settings]:

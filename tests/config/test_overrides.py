@@ -231,3 +231,21 @@ def test_an_option_of_an_old_name_and_another_kind_is_the_new_functions(tmp_path
             assert (width, type(width)) == (12, int)
     with pytest.raises(ValueError, match=r"encoder.width is 0.5; it must be a whole number"):
         configs.resolve(spec, [("encoder", "own_net:net"), ("encoder.width", "0.5")])
+
+
+def test_an_option_that_refers_to_another_follows_an_override(tmp_path):
+    (tmp_path / "rate_of_batch.py").write_text(
+        "from contrastive_jax.config import base\n\n\n"
+        "def get_config(args=None):\n"
+        "    config = base()\n"
+        "    with config.ignore_type():\n"
+        "        config.schedule.learning_rate = config.train.get_ref('batch_size') / 256.0\n"
+        "    return config\n"
+    )
+    for batch, more in ((64, {}), (128, {"temperature": "ess"})):
+        config = configs.resolve(
+            str(tmp_path / "rate_of_batch.py"), {"train.batch_size": batch, "projector.widths": "3,4"} | more
+        )
+        plain = configs.plain(config)
+        assert plain["schedule"]["learning_rate"] == batch / 256
+        assert plain["projector"]["widths"] == [3, 4]
