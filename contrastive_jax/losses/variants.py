@@ -153,7 +153,7 @@ def vrns(cross: Array, temperature: Array, *, target: Annotated[float, Gt(-1), L
     check_option("vrns.target", target, lambda x: -1 < x < 1, "above -1 and below 1")
     logit = at_least_float32(cross)[..., 1:]
     permitted = logit != -jnp.inf
-    held = jnp.expand_dims(stop_gradient(temperature), -1)
-    score = held * jnp.where(permitted, logit, 0.0)
+    # Not held: where tau has a gradient, that of the logits cancels it.
+    score = jnp.expand_dims(temperature, -1) * jnp.where(permitted, logit, 0.0)
     number = jnp.maximum(jnp.sum(permitted, axis=-1), 1).astype(score.dtype)
     return jnp.sum(jnp.where(permitted, (score - target) ** 2, 0.0), axis=-1) / number

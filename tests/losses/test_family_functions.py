@@ -239,6 +239,10 @@ def test_vrns_counts_the_drawn_negatives_at_any_temperature():
         other = group[:, None] != group[None]
         expected = np.where(other, (u @ v.T + 0.1) ** 2, 0).sum(1) / other.sum(1)
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+    learnt = functools.partial(contrastive_loss, a, b, differentiate_temperature=True, **options)
+    for tau in (0.1, jnp.linspace(0.1, 0.5, ROWS)):
+        of_tau = jax.jit(jax.grad(lambda tau: learnt(temperature=tau).mean()))(tau)
+        np.testing.assert_allclose(of_tau, 0.0, atol=1e-6)
     lonely = functools.partial(contrastive_loss, **options | {"group": np.zeros(ROWS, int)})
     value, slope = jax.jit(jax.value_and_grad(lambda a: lonely(a, b).sum()))(a)
     assert value == 0 and not np.any(slope)
