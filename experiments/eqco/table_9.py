@@ -190,6 +190,19 @@ def log_density_ratio(x, y, rho):
     return -DIMENSION / 2 * jnp.log(noise) + (rho * product - rho**2 / 2 * squares) / noise
 
 
+@native.jit(static_argnums=(0, 2, 3))
+def by_exact_critic(estimates, information, negatives, batches, seed):
+    """Compute {estimate: [batches]}: each batch's mean of ``estimates(positive, negative, count)``, exact critic."""
+    rho = correlation(information)
+
+    def of_batch(number):
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        scores = log_density_ratio(*joint_sample(batch_noise(key, negatives + 1), rho), rho)
+        return {name: jnp.mean(value) for name, value in estimates(*losses.row_statistics(scores)).items()}
+
+    return jax.lax.map(of_batch, jnp.arange(batches))
+
+
 def mlp_init(key, inputs, outputs):
     """Draw the weights of one hidden layer."""
     shapes = {"w1": (inputs, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, outputs), "b2": (outputs,)}
