@@ -438,6 +438,7 @@ VIEWS = of(
 PIPELINE = of(
     "augment/pipeline.py",
     "augment/test_presets.py evaluators/test_protocols.py",
+    ("an image that is not blurred is, a little", "none = 0.1, 2.0, 0.01", "none = 0.1, 2.0, 0.2"),
     ("classifiers train without the normalization", "*steps, *seen.steps[seen.crop + 1 :])", "*steps)"),
     ("classifiers train with another kernel", "dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0)",
      'dataclasses.replace(box, area=(crop_min, 1.0), shift=0.0, method="bicubic")'),
@@ -449,7 +450,8 @@ COLOR = of(
     ("contrast about black", "return factor * (image - values) + values", "return factor * image + 0 * values"),
     ("hue turns the other way", "+ sextant + 6 * delta", "+ sextant - 6 * delta"),
     ("solarise inverts the dark", "jnp.where(image < threshold, image, 1 - image)", "jnp.where(image > threshold, image, 1 - image)"),
-    ("blur is not normalised", "rows, columns = kernel(image.shape[0]) / total", "rows, columns = kernel(image.shape[0]) / 1.0"),
+    ("blur is not normalised", "gaussian = jnp.exp(-(distance.astype(image.dtype) ** 2) / (2 * sigma**2)) / total",
+     "gaussian = jnp.exp(-(distance.astype(image.dtype) ** 2) / (2 * sigma**2))"),
     ("factors below 0", "else max(0.0, 1 - strength)", "else 1 - strength", f"{OPERATIONS} augment/test_presets.py"),
     ("saturation beyond its limit", "jnp.minimum(factor, limit)", "factor"),
     ("the order of a grey image's jitter", "jnp.argmax(order == BRIGHTNESS) < jnp.argmax(order == CONTRAST)",

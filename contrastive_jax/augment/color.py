@@ -1,7 +1,7 @@
 """Operations on pixel values: brightness, contrast, saturation, hue, grey, blur, solarise, noise, erasing.
 
 Images are float32 ``[h, w, c]`` with colour channels only, c = 1 (grey) or 3 (RGB); callers separate other
-channels. ``axis`` is the channel axis: :func:`jitter` works on planes, ``[c, h, w]``, which is faster.
+channels. ``axis`` is the channel axis: the presets' steps work on planes, ``[c, h, w]``, which is faster.
 Saturation, hue and grayscale leave grey images unchanged. Single operations do not clip.
 Libraries differ, so their conventions are options: ``tf`` is SimCLR's and BYOL's (contrast about each
 channel's mean, saturation in HSV), ``torchvision`` MoCo's (both blend with the luminance).
@@ -9,10 +9,12 @@ channel's mean, saturation in HSV), ``torchvision`` MoCo's (both blend with the 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from contrastive_jax.augment.geometry import between, order_free_sum, uniform
 
+BLURS = {-1: {0: "ij,jwc->iwc", 1: "ij,hjc->hic"}, 0: {1: "ij,cjw->ciw", 2: "ij,chj->chi"}}  # by channel axis
 EDGES = {"zero": "constant", "reflect": "reflect", "edge": "edge", "valid": None}
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
@@ -30,9 +32,9 @@ def luminance(image, axis=-1):
     return 0.2989 * red + 0.587 * green + 0.114 * blue
 
 
-def grayscale(image):
+def grayscale(image, axis=-1):
     """Put the luminance in every channel."""
-    return jnp.broadcast_to(luminance(image), image.shape)
+    return jnp.broadcast_to(luminance(image, axis), image.shape)
 
 
 def brightness(image, factor):
@@ -99,15 +101,15 @@ def draw_order(draws):
     return jnp.argsort(draws)
 
 
-def jitter(image, order, factors, *, style="tf", additive=False):
+def jitter(image, order, factors, *, style="tf", additive=False, axis=-1):
     """Apply the four colour operations in the given order (codes as in :func:`draw_order`), clipped after each.
 
     ``factors`` are brightness (a shift if ``additive``), contrast, saturation and hue.
     """
     bright = brightness_additive if additive else brightness
-    if image.shape[-1] == 1:  # no saturation or hue: two operations in two orders
+    if image.shape[axis] == 1:  # no saturation or hue: two operations in two orders
         light = lambda x: clip(bright(x, factors[BRIGHTNESS]))  # noqa: E731
-        tone = lambda x: clip(contrast(x, factors[CONTRAST], style=style))  # noqa: E731
+        tone = lambda x: clip(contrast(x, factors[CONTRAST], style=style, axis=axis))  # noqa: E731
         brightness_first = jnp.argmax(order == BRIGHTNESS) < jnp.argmax(order == CONTRAST)
         return jnp.where(brightness_first, tone(light(image)), light(tone(image)))
 
@@ -125,16 +127,16 @@ def jitter(image, order, factors, *, style="tf", additive=False):
             )  # jnp.select mixes shardings on a mesh
         return planes
 
-    place_of_hue, planes = jnp.argmax(order == HUE), jnp.moveaxis(image, -1, 0)
+    place_of_hue, planes = jnp.argmax(order == HUE), jnp.moveaxis(image, axis, 0)
     for place in range(3):
         planes = slot(planes, jnp.where(place < place_of_hue, order[place], HUE))
     planes = clip(hue(planes, factors[HUE], axis=0))
     for place in range(1, 4):
         planes = slot(planes, jnp.where(place > place_of_hue, order[place], HUE))
-    return jnp.moveaxis(planes, 0, -1)
+    return jnp.moveaxis(planes, 0, axis)
 
 
-def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf", additive=False):
+def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf", additive=False, axis=-1):
     """Apply :func:`jitter` with random order and factors.
 
     Factors are uniform in ``[max(0, 1 - strength), 1 + strength]``; hue, and brightness if ``additive``, are
@@ -152,7 +154,7 @@ def color_jitter(key, image, *, brightness, contrast, saturation, hue, style="tf
         factor(SATURATION, saturation),
         factor(HUE, hue, shift=True),
     )
-    return jitter(image, draw_order(draws[4:]), factors, style=style, additive=additive)
+    return jitter(image, draw_order(draws[4:]), factors, style=style, additive=additive, axis=axis)
 
 
 def simclr_taps(height: int) -> int:
@@ -160,28 +162,37 @@ def simclr_taps(height: int) -> int:
     return 2 * (height // 10 // 2) + 1
 
 
-def gaussian_blur(image, sigma, *, taps: int, edges="zero"):
+def gaussian_blur(image, sigma, *, taps: int, edges="zero", axis=-1):
     """Blur with a separable Gaussian of ``taps`` (odd) pixels, as two matrix products; ``sigma`` in pixels.
 
     ``edges``: ``zero`` pads with black (SimCLR, BYOL: borders darken), ``edge`` repeats the border (PIL:
     MoCo v2), ``reflect`` mirrors (torchvision), ``valid`` drops the border.
     """
     radius = taps // 2
-    if mode := EDGES[edges]:
-        image = jnp.pad(image, ((radius, radius), (radius, radius), (0, 0)), mode=mode)
+    total = jnp.sum(jnp.exp(-(jnp.arange(-radius, radius + 1, dtype=image.dtype) ** 2) / (2 * sigma**2)))
 
     def kernel(size):
-        distance = (
-            jnp.arange(size) - jnp.arange(size - 2 * radius)[:, None] - radius
-        )  # [size - 2 radius, size]
-        return jnp.where(
-            jnp.abs(distance) <= radius, jnp.exp(-(distance.astype(image.dtype) ** 2) / (2 * sigma**2)), 0
-        )
+        """Return the weights of pixels in results, ``[size, size]``, or ``[size - 2 radius, size]`` if valid."""
+        mode = EDGES[edges]
+        padded = size + 2 * radius if mode else size
+        distance = jnp.arange(padded) - jnp.arange(padded - 2 * radius)[:, None] - radius
+        gaussian = jnp.exp(-(distance.astype(image.dtype) ** 2) / (2 * sigma**2)) / total
+        weights = jnp.where(jnp.abs(distance) <= radius, gaussian, 0)
+        if not mode:
+            return weights
+        # Weights beyond the edge go to the pixels repeated there: XLA's CPU compiler would compute the steps
+        # before a padded image several times over.
+        inside = weights[:, radius:-radius]
+        if mode == "constant":
+            return inside
+        border = np.r_[:radius, padded - radius : padded]
+        source = np.pad(np.eye(size, dtype=image.dtype), ((radius, radius), (0, 0)), mode=mode)[border]
+        outside = jnp.concatenate([weights[:, :radius], weights[:, -radius:]], 1)
+        return inside + jnp.matmul(outside, source, precision=lax.Precision.HIGHEST)
 
-    total = jnp.sum(jnp.exp(-(jnp.arange(-radius, radius + 1, dtype=image.dtype) ** 2) / (2 * sigma**2)))
-    rows, columns = kernel(image.shape[0]) / total, kernel(image.shape[1]) / total
-    image = jnp.einsum("ij,jwc->iwc", rows, image, precision=lax.Precision.HIGHEST)
-    return jnp.einsum("ij,hjc->hic", columns, image, precision=lax.Precision.HIGHEST)
+    for place, product in BLURS[axis].items():  # rows, then columns
+        image = jnp.einsum(product, kernel(image.shape[place]), image, precision=lax.Precision.HIGHEST)
+    return image
 
 
 def solarize(image, threshold=0.5):
@@ -189,19 +200,22 @@ def solarize(image, threshold=0.5):
     return jnp.where(image < threshold, image, 1 - image)
 
 
-def gaussian_noise(key, image, scale):
+def gaussian_noise(key, image, scale, *, axis=-1):
     """Add Gaussian noise of standard deviation ``scale``, clipped to [0, 1]."""
-    return clip(image + scale * jax.random.normal(key, image.shape, image.dtype))
+    shape = jax.eval_shape(lambda image: jnp.moveaxis(image, axis, -1), image).shape
+    noise = jax.random.normal(key, shape, image.dtype)
+    return clip(image + scale * jnp.moveaxis(noise, -1, axis))
 
 
-def erase(key, image, *, smallest: int, largest: int):
+def erase(key, image, *, smallest: int, largest: int, axis=-1):
     """Blacken a random rectangle inside the image, with sides uniform in ``smallest..largest`` pixels."""
     size, place = uniform(key, (2, 2))
     side = smallest + jnp.floor(size * (largest - smallest + 1))
-    extent = jnp.array(image.shape[:2], jnp.float32)
+    rows, columns = sorted({0, 1, 2} - {axis % 3})
+    extent = jnp.array([image.shape[rows], image.shape[columns]], jnp.float32)
     start = jnp.floor(place * (extent - side + 1))
-    row = jnp.arange(image.shape[0], dtype=jnp.float32)[:, None, None]
-    column = jnp.arange(image.shape[1], dtype=jnp.float32)[:, None]
+    row = lax.broadcasted_iota(jnp.float32, image.shape, rows)
+    column = lax.broadcasted_iota(jnp.float32, image.shape, columns)
     inside = (
         (row >= start[0]) & (row < start[0] + side[0]) & (column >= start[1]) & (column < start[1] + side[1])
     )

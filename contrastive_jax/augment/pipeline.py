@@ -1,7 +1,8 @@
 """Steps of the augmentation pipeline: functions of options that return a step, ``(key, image) -> image``.
 
 Keyword-only parameters are options of the presets with this step; a preset fixes the others. A tuple of steps
-is a chain on the colour channels only, which leaves other channels (bits, infrared) unchanged.
+is a chain on the colour channels only, as planes ``[c, h, w]``, which leaves other channels (bits, infrared)
+unchanged.
 """
 
 import dataclasses
@@ -199,7 +200,7 @@ def jitter(
     The order of the four is random.
     """
     strengths = dict(zip(("brightness", "contrast", "saturation", "hue"), strength, strict=True))
-    step = functools.partial(color.color_jitter, **strengths, style=style, additive=additive)
+    step = functools.partial(color.color_jitter, **strengths, style=style, additive=additive, axis=0)
     return _sometimes(jitter, step)
 
 
@@ -228,7 +229,7 @@ def light(size: int, *, brightness: NonNegative = 0.2, contrast: NonNegative = 0
 @checked("augment")
 def gray(size: int, *, gray: Fraction = 0.2) -> Callable:
     """Return the step that makes images grey with a probability."""
-    return _sometimes(gray, lambda key, image: color.grayscale(image))
+    return _sometimes(gray, lambda key, planes: color.grayscale(planes, axis=0))
 
 
 @checked("augment")
@@ -237,27 +238,32 @@ def blur(size: int, edges: str = "zero", *, blur: Fraction = 0.5) -> Callable:
 
     The kernel has SimCLR's taps with zero edges, otherwise a radius of 3 times the largest sigma.
     """
-    smallest, largest = 0.1, 2.0
+    smallest, largest, none = 0.1, 2.0, 0.01  # of 0.01 pixels float32 has the identity, exactly
 
-    def blurred(key, image):
-        sigma = geometry.between(smallest, largest, geometry.uniform(key))
-        image = color.clip(image)  # bicubic resizing overshoots
-        taps = color.simclr_taps(image.shape[0]) if edges == "zero" else 2 * math.ceil(3 * largest) + 1
-        return image if taps == 1 else color.gaussian_blur(image, sigma, taps=taps, edges=edges)
+    def blurred(key, planes, drawn=True):
+        sigma = jnp.where(drawn, geometry.between(smallest, largest, geometry.uniform(key)), none)
+        planes = jnp.where(drawn, color.clip(planes), planes)  # bicubic resizing overshoots
+        taps = color.simclr_taps(planes.shape[1]) if edges == "zero" else 2 * math.ceil(3 * largest) + 1
+        return planes if taps == 1 else color.gaussian_blur(planes, sigma, taps=taps, edges=edges, axis=0)
 
-    return _sometimes(blur, blurred)
+    def perhaps(key, planes):
+        # A choice between the image and the blurred one would compute the steps before it twice on a CPU.
+        coin, key = jax.random.split(key)
+        return blurred(key, planes, geometry.uniform(coin) < blur)
+
+    return _sometimes(blur, blurred) if blur in (0, 1) else perhaps
 
 
 @checked("augment")
 def solarize(size: int, *, solarize: Fraction = 0.0) -> Callable:
     """Return the step that solarises (inverts bright pixels) with a probability."""
-    return _sometimes(solarize, lambda key, image: color.solarize(image))
+    return _sometimes(solarize, lambda key, planes: color.solarize(planes))
 
 
 @checked("augment")
 def noise(size: int, *, noise: NonNegative = 0.05) -> Callable:
     """Return the step that adds Gaussian noise."""
-    return functools.partial(color.gaussian_noise, scale=noise) if noise else same
+    return functools.partial(color.gaussian_noise, scale=noise, axis=0) if noise else same
 
 
 @checked("augment")
@@ -269,7 +275,7 @@ def erase(size: int, *, erase: Fraction = 0.0, erase_sides: tuple[Count, Count] 
             f" augment.size, {size}."
         )
     smallest, largest = erase_sides
-    return _sometimes(erase, functools.partial(color.erase, smallest=smallest, largest=largest))
+    return _sometimes(erase, functools.partial(color.erase, smallest=smallest, largest=largest, axis=0))
 
 
 @checked("augment")
@@ -322,11 +328,12 @@ def _sometimes(probability: float, step: Callable) -> Callable:
 
 
 def _on_color(step: Chain, color_channels: int | None) -> Step:
-    """Return the step applied to the leading colour channels only."""
+    """Return the step on planes as a step on images, applied to the leading colour channels only."""
 
     def apply(key, image):
         count = _count_color(image.shape[-1], color_channels)
-        return jnp.concatenate([step(key, image[..., :count]), image[..., count:]], axis=-1)
+        planes = step(key, jnp.moveaxis(image[..., :count], -1, 0))
+        return jnp.concatenate([jnp.moveaxis(planes, 0, -1), image[..., count:]], axis=-1)
 
     count = functools.partial(_count_color, color_channels=color_channels)
     return Step(apply, "color_channels", color_channels, count)

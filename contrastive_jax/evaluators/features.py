@@ -16,6 +16,7 @@ from contrastive_jax.evaluators import progress
 from contrastive_jax.losses import geometry
 
 TILES = PartitionSpec(None, sharding.AXIS)
+BLOCK = 2**26  # numbers that are standardized at once on the host: 512 MB
 
 
 class NotFinite(ValueError):
@@ -239,9 +240,11 @@ def standardized(
     """Standardize the features of both parts by mean and deviation of the training part, in float64."""
     from sklearn.preprocessing import StandardScaler
 
-    train, test = (np.asarray(host(part), np.float64) for part in (train_features, test_features))
-    scaler = StandardScaler().fit(train)  # a constant feature becomes 0
-    return scaler.transform(train), scaler.transform(test)
+    train, test = (np.array(host(part), np.float64) for part in (train_features, test_features))
+    scaler, block = StandardScaler(copy=False), max(1, BLOCK // train.shape[1])
+    for first in range(0, len(train), block):  # its temporary arrays are as large as what it is given
+        scaler.partial_fit(train[first : first + block])
+    return scaler.transform(train), scaler.transform(test)  # in place; a constant feature becomes 0
 
 
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:

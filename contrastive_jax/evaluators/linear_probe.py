@@ -17,6 +17,7 @@ from contrastive_jax.evaluators.training import Plan
 
 VALIDATION = 0.1  # share of the training images that are held out to choose an option
 LARGEST = 4096  # largest side of a matrix that is decomposed
+LOGITS = 2**23  # largest number of logits in memory at once: 64 MB
 
 
 def lbfgs(
@@ -253,8 +254,8 @@ def fit_lbfgs(
 
     classes, index = np.unique(labels, return_inverse=True)
     count, number = len(labels), len(classes)
+    block = max(1, LOGITS // number)  # rows whose logits are in memory at once
     columns = number if number > 2 else 1  # two classes share one vector
-    target = index[:, None] == np.arange(number)
     curvature = (number - 1) / number**2  # of cross-entropy for equally likely classes
     found, slope = Linear(np.empty(0), np.empty(0), classes), np.inf
 
@@ -262,11 +263,19 @@ def fit_lbfgs(
         nonlocal found, slope
         *rows, bias = point.reshape(-1, columns)
         found = Linear(basis @ np.reshape(rows, (-1, columns)), bias / np.sqrt(curvature), classes)
-        logits = found.logits(features)
-        normalizer = logsumexp(logits, axis=1, keepdims=True)
-        loss = np.mean(normalizer[:, 0] - logits[target]) + np.sum(found.weights**2) / (2 * C * count)
-        residual = ((np.exp(logits - normalizer) - target) / count)[:, -columns:]
-        of_weights, of_bias = features.T @ residual + found.weights / (C * count), residual.sum(axis=0)
+        loss = np.sum(found.weights**2) / (2 * C * count)
+        of_weights, of_bias = found.weights / (C * count), np.zeros(columns)
+        for first in range(0, count, block):
+            here, target = (
+                features[first : first + block],
+                index[first : first + block, None] == np.arange(number),
+            )
+            logits = found.logits(here)
+            normalizer = logsumexp(logits, axis=1, keepdims=True)
+            loss += np.sum(normalizer[:, 0] - logits[target]) / count
+            residual = ((np.exp(logits - normalizer) - target) / count)[:, -columns:]
+            of_weights += here.T @ residual
+            of_bias += residual.sum(axis=0)
         slope = max(np.abs(of_weights).max(), np.abs(of_bias).max())
         return loss, np.vstack([basis.T @ of_weights, of_bias / np.sqrt(curvature)]).ravel()
 

@@ -9,10 +9,13 @@ batches of 128, ours and tf.data by the sampler and with the kernel of SimCLR (b
 ``tf.image.sample_distorted_bounding_box``, bicubic, not antialiased):
 
 * ours: the stream as a run reads it (:mod:`contrastive_jax.data.stream`), without worker processes, resized
-  exactly as the device would (data.resize=exact) and by OpenCV, whose cubic kernel is a sharper one;
+  exactly as the device would (data.resize=exact) and by OpenCV, whose cubic kernel is a sharper one; freed memory
+  is kept, as the command does;
 * tf.data: decoded once for both views, or ``tf.image.decode_and_crop_jpeg`` for each, as SimCLR's code has it;
+* Grain: a map over its data set, in one thread; it has no decoder, so the function decodes and resizes by OpenCV
+  (INTER_CUBIC), with boxes drawn as torchvision does;
 * Pillow: the per-image code of most loaders, one ``crop`` and ``resize`` a view, which antialiases always, of
-  boxes drawn as torchvision does.
+  the same boxes.
 
 Every measurement is a process of its own, pinned to one core; contenders take turns for ``--rounds`` rounds. What
 counts is images per second of CPU time of the whole process (all its threads), which other
@@ -40,6 +43,7 @@ CONTENDERS = {
     "ours_opencv": "contrastive_jax, data.resize=opencv",
     "tfdata_once": "tf.data, decoded once",
     "tfdata_each": "tf.data, decode_and_crop_jpeg for each view",
+    "grain": "Grain, decoded and resized by OpenCV",
     "pillow": "Pillow",
 }
 
@@ -94,9 +98,10 @@ def ours(jpegs, opencv: bool):
 
     import numpy as np
 
-    from contrastive_jax import augment
+    from contrastive_jax import augment, native
     from contrastive_jax.data import stream
 
+    native.keep_pages()
     view = augment.make_views(preset="simclr", size=SIZE)
     split = stream.Streamed(Memory(jpegs, 24 * 1000), workers=0)
     cut = dataclasses.replace(view.cut, opencv=opencv)
@@ -138,27 +143,53 @@ def tfdata(jpegs, each: bool):
     yield from data.as_numpy_iterator()
 
 
+def random_box(width, height, draw):
+    """Draw a box as torchvision's RandomResizedCrop does: left, top, right, bottom."""
+    import math
+
+    for _ in range(10):
+        area = height * width * draw.uniform(0.08, 1.0)
+        ratio = math.exp(draw.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = draw.randint(0, height - h), draw.randint(0, width - w)
+            return left, top, left + w, top + h
+    return 0, 0, width, height
+
+
+def grain(jpegs):
+    """Yield the same with Grain."""
+    import random
+
+    import cv2
+    import grain
+    import numpy as np
+    from absl import flags
+
+    flags.FLAGS.mark_as_parsed()
+    cv2.setNumThreads(1)
+
+    def views(number, generator):
+        draw = random.Random(int(generator.integers(2**32)))
+        image = cv2.imdecode(np.frombuffer(jpegs[number], np.uint8), cv2.IMREAD_COLOR_RGB)
+        boxes = [random_box(image.shape[1], image.shape[0], draw) for _ in range(2)]
+        crops = [image[top:bottom, left:right] for left, top, right, bottom in boxes]
+        return np.stack([cv2.resize(crop, (SIZE, SIZE), interpolation=cv2.INTER_CUBIC) for crop in crops])
+
+    data = grain.MapDataset.range(len(jpegs)).seed(0).shuffle().repeat().random_map(views).batch(BATCH)
+    yield from data.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2))
+
+
 def pillow(jpegs):
     """Yield the same with Pillow, one image after another."""
-    import math
     import random
 
     import numpy as np
     from PIL import Image
 
-    def box(width, height):
-        for _ in range(10):
-            area = height * width * random.uniform(0.08, 1.0)
-            ratio = math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-            if 0 < w <= width and 0 < h <= height:
-                top, left = random.randint(0, height - h), random.randint(0, width - w)
-                return left, top, left + w, top + h
-        return 0, 0, width, height
-
     def views(jpeg):
         image = Image.open(io.BytesIO(jpeg)).convert("RGB")
-        crops = (image.crop(box(*image.size)) for _ in range(2))
+        crops = (image.crop(random_box(*image.size, random)) for _ in range(2))
         return np.stack([np.asarray(crop.resize((SIZE, SIZE), Image.Resampling.BICUBIC)) for crop in crops])
 
     while True:
@@ -174,6 +205,7 @@ def measure(contender: str, path: str, seconds: float) -> dict:
     make = {
         "ours": lambda x: ours(x, opencv=False),
         "ours_opencv": lambda x: ours(x, opencv=True),
+        "grain": grain,
         "pillow": pillow,
         "tfdata_once": lambda x: tfdata(x, each=False),
         "tfdata_each": lambda x: tfdata(x, each=True),
@@ -197,6 +229,7 @@ def versions(python: str) -> dict:
         "pillow",
         "simplejpeg",
         "opencv-python-headless",
+        "grain",
         "jax",
         "tensorflow",
         "tensorflow-cpu",

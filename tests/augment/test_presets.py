@@ -216,9 +216,13 @@ def test_a_mean_may_be_an_array():
 def test_blur_sees_the_range_of_an_image():
     """Bicubic resizing overshoots, and a view without jitter has not been clipped when it is blurred."""
     beyond = np.asarray(jax.random.uniform(jax.random.key(0), (SIZE, SIZE, 3), minval=-0.2, maxval=1.2))
+    beyond = beyond.transpose(2, 0, 1)
     for edges in ("zero", "edge"):
         blurred = pipeline.blur(SIZE, edges, blur=1.0)
         np.testing.assert_array_equal(blurred(KEYS[0], beyond), blurred(KEYS[0], beyond.clip(0, 1)))
+        some = jax.vmap(pipeline.blur(SIZE, edges, blur=0.5), (0, None))(KEYS, beyond)
+        same = (np.asarray(some) == beyond).all((1, 2, 3))  # an image that is not blurred is as it was
+        assert 0.25 < same.mean() < 0.75
 
 
 def test_strengths_bound_the_factors():

@@ -9,6 +9,7 @@ from sklearn.metrics import average_precision_score
 from sklearn.preprocessing import StandardScaler
 
 from contrastive_jax import sharding
+from contrastive_jax.evaluators import features as features_module
 from contrastive_jax.evaluators import linear_probe
 from contrastive_jax.evaluators.features import standardized
 
@@ -46,14 +47,19 @@ def test_lbfgs_reaches_the_optimum_of_another_solver(C):
 
 @pytest.mark.parametrize("rows, width, largest", [(400, 30, 4096), (20, 200, 4096), (60, 30, 10)])
 def test_lbfgs_on_correlated_features(monkeypatch, rows, width, largest):
-    """Also with fewer rows than features, and where no matrix is decomposed."""
+    """Also with fewer rows than features, where no matrix is decomposed, and by blocks of rows."""
     monkeypatch.setattr(linear_probe, "LARGEST", largest)
+    monkeypatch.setattr(linear_probe, "LOGITS", 4 * 37)
+    monkeypatch.setattr(features_module, "BLOCK", 13 * width)
     random = np.random.default_rng(0)
     mixed = (
         random.normal(size=(rows, width)) * np.geomspace(1, 1e-3, width) @ random.normal(size=(width, width))
     )
     labels = (mixed @ random.normal(size=(width, 4)) + random.gumbel(size=(rows, 4))).argmax(axis=1)
+    kept = mixed.copy()
     features, _ = standardized(mixed, mixed)
+    np.testing.assert_allclose(features, StandardScaler().fit_transform(mixed), atol=1e-12)
+    np.testing.assert_array_equal(mixed, kept)
     few = 40 if largest > 10 else 10_000  # 80 in the given coordinates
     ours, gradient = linear_probe.fit_lbfgs(features, labels, 1.0, 1e-6, few)
     assert gradient <= 1e-6
