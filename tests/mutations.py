@@ -277,6 +277,7 @@ GUIDE = of(
     "contrast/test_guide.py",
     ("a relative margin is absolute", "(jnp.abs(positive) if self.relative else 1.0)", "1.0"),
     ("the guide's own views are exchanged", "pools, own, strict=True", "pools, own[::-1], strict=True"),
+    run=True,
 )
 SOFT_TARGETS = of(
     "contrast/soft_targets.py",

@@ -40,7 +40,7 @@ def test_a_checkpoint_names_a_function(module, tmp_path):
     workdir_of(tmp_path / "run", clean | {"augment": {"preset": "theirs:f", "size": 8}})
     (tmp_path / "run/config.json").write_text(json.dumps(clean))
     before, place = contents(tmp_path), str(tmp_path / "run")
-    starting = clean | {"init": {"checkpoint": place}}
+    starting = clean | {"init": clean["init"] | {"checkpoint": place}}
     judging = clean | {"evaluate": clean["evaluate"] | {"checkpoint": place}}
     for use in (
         lambda: load_encoder(place),

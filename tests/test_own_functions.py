@@ -149,7 +149,8 @@ def test_an_encoder_of_ones_own_reaches_what_a_resnet_reaches(
     assert f"encoder: {parameters[encoder]:,} parameters" in capsys.readouterr().out
     with pytest.raises(ValueError, match=f"is 'encoders:{encoder}'; --mode=export writes ResNets"):
         export.export(config, str(tmp_path / "run"))
-    start = config.to_dict() | {"init": {"checkpoint": str(tmp_path / "run")}}
+    values = config.to_dict()
+    start = values | {"init": values["init"] | {"checkpoint": str(tmp_path / "run")}}
     loop.train(start, str(tmp_path / "start"), quiet=True, devices=jax.devices()[:1])
 
 

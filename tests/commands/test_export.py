@@ -143,7 +143,7 @@ def test_an_encoder_refuses_what_it_cannot_read(trained):
 
 def test_a_run_starts_from_a_file(trained, tmp_path):
     path, config, params, stats, _ = trained
-    config = config | {"init": {"checkpoint": str(path / "encoder.safetensors")}}
+    config = config | {"init": config["init"] | {"checkpoint": str(path / "encoder.safetensors")}}
     run, said = runs.prepare(config, jax.devices()[:1]), []
     with jax.set_mesh(run.mesh):
         state = initial.first_state(program.single(run), said.append)
@@ -180,7 +180,10 @@ def test_an_own_encoders_variant_is_its_own_affair(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "own_linear", types.SimpleNamespace(linear=linear))
     config = config_of() | {"encoder": {"name": "own_linear:linear", "variant": "a"}}
     workdir_of(tmp_path, config)
-    new = config | {"encoder": config["encoder"] | {"variant": "b"}, "init": {"checkpoint": str(tmp_path)}}
+    new = config | {
+        "encoder": config["encoder"] | {"variant": "b"},
+        "init": config["init"] | {"checkpoint": str(tmp_path)},
+    }
     said = []
     initial.pretrained(runs.prepare(new, jax.devices()[:1]), said.append)
     assert "encoder.variant was a, is b" in said[-1]
@@ -210,7 +213,7 @@ def test_a_run_refuses_weights_that_it_would_use_otherwise(saved, leaves, messag
         state = jax.tree.map(jnp.asarray, {"params": params, "stats": stats})
         book.save(7, state, {"config": config, "channels": 1})
     new = config_of(32, **imagenet | {"encoder.variant": "simclr"} | leaves)
-    run = runs.prepare(new | {"init": {"checkpoint": str(tmp_path)}}, jax.devices()[:1])
+    run = runs.prepare(new | {"init": new["init"] | {"checkpoint": str(tmp_path)}}, jax.devices()[:1])
     with pytest.raises(ValueError, match=message):
         initial.check(run, str(tmp_path / "new"))
 

@@ -238,14 +238,15 @@ def test_every_file_has_its_arguments_here():
     assert set(ARGUMENTS) == set(NAMES)
 
 
-def resolves_and_builds(name, arguments):
+def resolves_and_builds(name, arguments, built=configs.SCALES):
     for scale in configs.SCALES:
         config = config_of(name, **arguments, scale=scale)
         assert config.name == name or name == "digits"
         assert configs.leaves(configs.complete(config.copy_and_resolve_references())) == configs.leaves(
             config
         )
-        recipe_of(config)
+        if scale in built:
+            recipe_of(config)
         if scale == "smoke":
             wanted = {"arrays": "arrays", "folder": "folder", "pairs": "arrays"}.get(name, "digits")
             assert config.data.name == wanted
@@ -253,8 +254,8 @@ def resolves_and_builds(name, arguments):
 
 
 @over([next(case for case in CASES if case[0] == name) for name in NAMES])
-def test_a_case_of_every_file_resolves_and_builds_at_every_scale(name, arguments):
-    resolves_and_builds(name, arguments)
+def test_a_case_of_every_file_resolves_at_every_scale_and_builds(name, arguments):
+    resolves_and_builds(name, arguments, built=("paper", "smoke"))
 
 
 @pytest.mark.run

@@ -123,8 +123,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(["odd", "margin_mask"], 1))
-@pytest.mark.parametrize("other", sampled(OTHERS, 1))
+@pytest.mark.run
+@pytest.mark.parametrize("name", ["odd", "margin_mask"])
+@pytest.mark.parametrize("other", OTHERS)
 def test_engines_agree_on_one_device_and_eight(name, other):
     def loss(engine):
         options = {"transform": TRANSFORMS[name], "engine": engine, "differentiate_temperature": True}

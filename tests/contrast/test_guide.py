@@ -85,7 +85,8 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("name", sampled(CHOICES, 1))
+@pytest.mark.run
+@pytest.mark.parametrize("name", CHOICES)
 def test_engines_agree_on_one_device_and_eight(name):
     def loss(engine):
         return lambda a, b, ga, gb, tau: plain(

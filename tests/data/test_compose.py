@@ -136,13 +136,13 @@ def test_augmentation_leaves_bits_alone_and_views_share_them(section):
     check_constant(section, source(made))
     images, id = next(fed(made))
     keys = augment.example_keys(0, np.zeros(8, np.int32), id)
-    views = jax.vmap(augment.make_views(**section))(keys, images)
+    views = np.asarray(jax.jit(jax.vmap(augment.make_views(**section)))(keys, images))
     wanted = images[:, :1, :1, 3:] / 255
     np.testing.assert_allclose(
         views[..., 3:], np.broadcast_to(wanted[:, None], views[..., 3:].shape), atol=2e-6
     )
     assert np.abs(views[:, 0, ..., :3] - views[:, 1, ..., :3]).mean() > 0.01  # colours are not left alone
-    seen = jax.vmap(augment.make_eval(**section))(images)
+    seen = np.asarray(jax.jit(jax.vmap(augment.make_eval(**section)))(images))
     np.testing.assert_allclose(seen[..., 3:], np.broadcast_to(wanted, seen[..., 3:].shape), atol=2e-6)
 
 

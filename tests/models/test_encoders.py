@@ -1,5 +1,6 @@
 """Encoders beside the ResNet, and encoders of one's own: values, what is refused, one device equals eight."""
 
+import functools
 import re
 
 import flax.linen as nn
@@ -334,9 +335,10 @@ def test_frozen_patches_are_no_parameter_and_stay_as_they_are(build):
     assert "patches" not in params["encoder"] and kernel.shape == (2 * 2 * 3, 16)
     assert np.abs(kernel).max() == pytest.approx((6 / (12 + 16)) ** 0.5, rel=0.05)  # MoCo v3's uniform
     views = jnp.asarray(np.random.default_rng(0).random((4, 2, *IMAGE), np.float32))
-    _, after = network.apply(params, stats, views, train=True)
+    _, after = jax.jit(functools.partial(network.apply, train=True))(params, stats, views)
     np.testing.assert_array_equal(after["encoder"]["patches"], kernel)
-    assert np.ptp(network.encode(params, stats, views[:, 0])["pooled"], axis=0).max() > 0.1
+    pooled = jax.jit(network.encode)(params, stats, views[:, 0])["pooled"]
+    assert np.ptp(pooled, axis=0).max() > 0.1
 
 
 def test_kernel_inits_have_their_variance(build):

@@ -63,7 +63,8 @@ def test_a_run_starts_from_the_file_and_refuses_another_networks(tmp_path):
     path = saved(tmp_path, STATE)
 
     def run(**changes):
-        config = config_of(size=8) | {"encoder": OPTIONS | changes, "init": {"checkpoint": str(path)}}
+        config = config_of(size=8)
+        config |= {"encoder": OPTIONS | changes, "init": config["init"] | {"checkpoint": str(path)}}
         config |= {"data": {"name": "synthetic", "like": "cifar10", "examples": 64, "test_examples": 32}}
         config["evaluators"] = {"knn": {"name": "knn", "k": 3}}
         return runs.prepare(config, jax.devices()[:1])
