@@ -226,6 +226,12 @@ def _value(settings: Mapping[str, Any], name: str, text: str, find: Finder) -> A
     literal = {"true": True, "false": False}.get(text.lower(), _literal(text))
     several = tuple(_literal(part.strip()) for part in text.split(",") if part.strip())
     if kind is None:  # an option without annotation, of a user's function
+        try:
+            json.dumps(literal)
+        except TypeError:
+            raise ValueError(
+                f"{name} is {text!r}; a config can hold numbers, text, True and False, and tuples of these."
+            ) from None
         return literal
     texts_first = str in kinds.basic(kind)
     for value in (text, literal, several) if texts_first else (literal, several, text):

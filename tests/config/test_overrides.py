@@ -249,3 +249,14 @@ def test_an_option_that_refers_to_another_follows_an_override(tmp_path):
         plain = configs.plain(config)
         assert plain["schedule"]["learning_rate"] == batch / 256
         assert plain["projector"]["widths"] == [3, 4]
+
+
+def test_an_option_without_annotation_takes_what_a_config_can_hold(tmp_path, monkeypatch):
+    (tmp_path / "loss_without_kinds.py").write_text("def plain(c, *, x=1):\n    return c\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "loss_without_kinds:plain"
+    given = configs.resolve(None, {"loss": name, f"loss.{name}.x": "(1, 'a')"})
+    assert configs.plain(given)["loss"][name]["x"] == [1, "a"]
+    for text in ("1j", "b'a'", "[{1, 2}]"):
+        with pytest.raises(ValueError, match="a config can hold numbers, text, True and False"):
+            configs.resolve(None, {"loss": name, f"loss.{name}.x": text})
