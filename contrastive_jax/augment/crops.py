@@ -258,8 +258,8 @@ def opencv():
 
 
 @functools.lru_cache(
-    1024
-)  # boxes of whole pixels have few sizes; an entry takes about 8 kB, more if antialiased
+    256
+)  # boxes of whole pixels have few sizes; an entry takes 8 kB, of a photograph's side 200 kB
 def _axis_weights(
     method: str, antialias: bool, size: int, size_in: int, start: float, extent: float
 ) -> tuple[np.ndarray, np.ndarray]:

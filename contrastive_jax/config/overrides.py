@@ -57,7 +57,9 @@ def _resolve(
         )
     given = {name: str(value) for name, value in overrides}
     approval.allow(*(function for pair in given.items() for function in _own_functions(*pair)))
-    loaded = complete(base() if spec is None else load(spec), find)
+    loaded = base() if spec is None else load(spec)
+    schema.check_sections(loaded)
+    loaded = complete(loaded, find)
     before = loaded.to_dict()
     # A copy without references between options is made faster.
     config = copy.deepcopy(loaded) if _refers(loaded) else ConfigDict(before, type_safe=False)

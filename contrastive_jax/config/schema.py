@@ -198,6 +198,15 @@ def _base_sections() -> dict[str, Any]:
     return base().to_dict()
 
 
+def check_sections(settings: Mapping[str, Any] | ConfigDict) -> None:
+    """Raise ValueError if a section is missing, or is none."""
+    for section, default in _base_sections().items():
+        if section in settings:
+            _check_section(section, settings[section], default)
+        else:
+            raise ValueError(f"{section} is missing; every config must have this section.")
+
+
 def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
     """Refuse a config with missing or unknown leaves, or with values that their annotations do not allow.
 
@@ -207,11 +216,7 @@ def check(settings: Mapping[str, Any], find: Finder | None = None) -> None:
       ValueError: one sentence with the leaf, its value and the allowed values.
     """
     find = find or Finder()
-    for section, default in _base_sections().items():
-        if section in settings:
-            _check_section(section, settings[section], default)
-        else:
-            raise ValueError(f"{section} is missing; every config must have this section.")
+    check_sections(settings)
     check_names(settings, find)
     defaults, given = base_leaves(), leaves(settings)
     for name in defaults:
@@ -283,10 +288,18 @@ def _check_section(section: str, given: Any, default: Any) -> None:
         if key not in given:
             raise ValueError(f"{section}.{key} is missing; the base config has {default[key]!r}.")
     for name, value in given.items():
+        is_section = isinstance(value, Mapping | ConfigDict)
+        if section == "evaluators" and not (is_section and "name" in value):
+            shown = short(dict(value)) if is_section else short(value)
+            raise ValueError(
+                f"evaluators.{name} is {shown}; it must be a section with the name of an evaluator and its options."
+            )
+        if section == "loss" and not is_section and isinstance(value, bool | str | None):
+            raise ValueError(f"loss.{name} is {short(value)}; it must be a weight or a section of options.")
         nested = isinstance(default.get(name), Mapping | ConfigDict) or section in ("loss", "evaluators")
-        if isinstance(value, Mapping | ConfigDict) and not nested:
+        if is_section and not nested:
             raise ValueError(f"{section}.{name} is {short(value)}; it must be one value, not a section.")
-        for option, inner in value.items() if isinstance(value, Mapping | ConfigDict) else ():
+        for option, inner in value.items() if is_section else ():
             if isinstance(inner, Mapping | ConfigDict):
                 raise ValueError(
                     f"{section}.{name}.{option} is {short(inner)}; it must be one value, not a section."

@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -367,8 +367,30 @@ def _check_kind(option: str, default: Any) -> None:
 
 
 def plain(config: Any) -> dict[str, Any]:
-    """Return a ConfigDict or Settings as plain dictionaries with tuples as lists, as in ``config.json``."""
-    return json.loads(config.to_json())
+    """Return a ConfigDict or Settings as plain dictionaries with tuples as lists, as in ``config.json``.
+
+    Raises:
+      ValueError: a value that JSON does not hold.
+    """
+    try:
+        return json.loads(config.to_json())
+    except TypeError:
+        leaf, value = next(_not_plain(config.to_dict()))
+        raise ValueError(
+            f"{leaf} is {value!r} of type {type(value).__name__}; it must be a number, a text, True, False, None or a"
+            " list of these, of Python's own types."
+        ) from None
+
+
+def _not_plain(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _not_plain(value, f"{prefix}{name}.")
+            continue
+        try:
+            json.dumps(value)
+        except TypeError:
+            yield f"{prefix}{name}", value
 
 
 def steps_of(option: str, duration: str, examples: int, batch_size: int) -> int:

@@ -260,3 +260,26 @@ def test_an_option_without_annotation_takes_what_a_config_can_hold(tmp_path, mon
     for text in ("1j", "b'a'", "[{1, 2}]"):
         with pytest.raises(ValueError, match="a config can hold numbers, text, True and False"):
             configs.resolve(None, {"loss": name, f"loss.{name}.x": text})
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("del c.train", "train is missing; every config must have this section."),
+        ("del c.temperature", "temperature is missing; every config must have this section."),
+        ("c.temperature = 0.3", "temperature is 0.3; it must be a section with options such as name, tau."),
+        ("c.temperature.tau = np.float32(0.5)", "temperature.tau is .*float32.*of Python's own types."),
+        ("c.loss = {'dcl': 'x'}", "loss.dcl is 'x'; it must be a weight or a section of options."),
+        ("c.evaluators.x = {'k': 3}", "evaluators.x is {'k': 3}; it must be a section with the name"),
+    ],
+)
+@pytest.mark.parametrize("overrides", [{}, {"train.batch_size": 64}])
+def test_a_file_of_another_shape_is_refused_by_name(tmp_path, line, message, overrides):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import numpy as np\nfrom contrastive_jax import config\n"
+        "def get_config(arg=''):\n    c = config.base()\n"
+        f"    with c.unlocked(), c.ignore_type():\n        {line}\n    return c\n"
+    )
+    with pytest.raises(ValueError, match=message):
+        configs.resolve(str(file), overrides)
