@@ -73,6 +73,7 @@ def start() -> None:
 
 
 def _end(thread: threading.Thread) -> None:
+    _ENDING.set()
     for process in list(_RUNNING):
         _kill(process)
     thread.join(SECONDS_TO_END)
@@ -84,6 +85,7 @@ def _loaded() -> bool:
 
 
 _ONCE = threading.Lock()
+_ENDING = threading.Event()  # the process ends: nobody needs to know of the compiler that is killed
 _RUNNING: set[subprocess.Popen] = set()  # running compilers
 
 
@@ -92,7 +94,8 @@ def _load() -> bool:
     try:
         handlers = _handlers()
     except (OSError, subprocess.SubprocessError) as error:
-        console.warn(f"CPU kernels are not available ({reason(error)}); XLA's slower ones are used.")
+        if not _ENDING.is_set():
+            console.warn(f"CPU kernels are not available ({reason(error)}); XLA's slower ones are used.")
         return False
     for name, handler in handlers.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
@@ -156,7 +159,7 @@ def built(name: str, sources: Sequence[pathlib.Path], flags: Sequence[str], load
         try:
             _keep(new.read_bytes(), kept)
         except OSError as error:
-            console.warn(f"CPU kernels cannot be cached ({error}); the next start compiles them again.")
+            console.warn(f"{kept.name} cannot be cached ({error}); the next start compiles it again.")
             return load(new)  # an open library outlives its file
         return load(kept)
 

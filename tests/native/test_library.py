@@ -322,5 +322,5 @@ def test_a_process_that_ends_takes_its_compiler_along(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", ENDS], env=os.environ | environment, capture_output=True, text=True, timeout=30
     )
-    assert done.returncode == 0 and gone(script, "sleep\x002345")
+    assert (done.returncode, done.stderr) == (0, "") and gone(script, "sleep\x002345")
     assert not list((tmp_path / "temporary").glob("contrastive_jax-*")), done.stderr
