@@ -93,7 +93,7 @@ def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path):
         XDG_CACHE_HOME=str(tmp_path / "file"),
         TMPDIR=str(tmp_path / "temporary"),
     )
-    assert found[0] == "True" and said.count("the next start compiles them again") == 1
+    assert found[0] == "True" and said.count("the next start compiles it again") == 1
     assert not list((tmp_path / "temporary").iterdir())
 
 
