@@ -158,7 +158,7 @@ def test_usage(argv, capsys):
     assert config_commands.main(argv) == 2 and capsys.readouterr().err == config_commands.USAGE + "\n"
 
 
-UNMEASURED = ("replaced", "timing.utilisation")  # of images in memory; of a CPU
+UNMEASURED = ("replaced", "timing.utilisation", "bias")  # of images in memory; of a CPU; of another temperature
 
 
 @pytest.mark.run
