@@ -169,8 +169,8 @@ def contrastive_loss(
     decoupled NT-Xent, DCLW (whose weights' sigma is separate), ``debiased``, ``hard_nce``, Donsker-Varadhan and
     ReLIC's divergence, dL/dtau at fixed scores is the derivative of the value. c = logsumexp_j((s_j - s+) /
     tau) has dc/dtau = -E_j[s_j - s+] / tau^2, with E the softmax mean over negatives. Losses with a surrogate
-    have the surrogate's derivative: FlatNCE and MACL dc/dtau; FlatNCE+ sigmoid(c) dc/dtau; Hoelder-FlatNCE
-    dc'/dtau / gamma; MACL-W, Dual temperature, ``relative`` and ``scaled`` dc/dtau times their weight;
+    have the surrogate's derivative: FlatNCE, MACL and ``alpha_cl`` dc/dtau; FlatNCE+ sigmoid(c) dc/dtau;
+    Hoelder-FlatNCE dc'/dtau / gamma; MACL-W, Dual temperature, ``relative`` and ``scaled`` dc/dtau times their weight;
     ``hardness_weighted`` the derivative at fixed weights. Learn log tau, or, as CLIP does, a bounded
     log(1 / tau) (docs/how_to/own_loop.md). For an array of temperatures, each entry's gradient is the sum over
     its queries.

@@ -56,11 +56,8 @@ QUANTITIES: dict[str, Callable[[Comparison, Mapping[str, Array]], Array | None]]
     "surplus": lambda comparison, extras: comparison.surplus(),
     "mean": lambda comparison, extras: comparison.mean(),
 }
-ROWS = {
-    "cross",
-    "same",
-    "pair_logits",
-}  # scores with each candidate, which only a selection from the batch has
+# Scores with each candidate, which only a selection from the batch has.
+ROWS = frozenset(("cross", "same", "pair_logits"))
 # Quantities at a multiple of 1 / tau -> index into the loss's multiples.
 AT_MULTIPLE = {"surplus": 0, "mean": -1}
 

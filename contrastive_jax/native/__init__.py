@@ -1,6 +1,6 @@
 """Compilation of the library's programs: with own CPU kernels, and without XLA's wrong reductions.
 
-And resizing of images on the host, :mod:`contrastive_jax.native.resize`.
+Images are resized on the host by :mod:`contrastive_jax.native.resize`.
 """
 
 from contrastive_jax.native.compiler import jit, on_cpu, tracing_for

@@ -85,7 +85,7 @@ def _loaded() -> bool:
 
 
 _ONCE = threading.Lock()
-_ENDING = threading.Event()  # the process ends: nobody needs to know of the compiler that is killed
+_ENDING = threading.Event()  # set at exit, which kills a running compiler without a warning
 _RUNNING: set[subprocess.Popen] = set()  # running compilers
 
 

@@ -53,8 +53,8 @@ def notes(settings: Settings, platform: str | None = None, example: Example | No
         and (side := min(n or 0 for n in example.shape[:2])) > SHRUNK * size
     ):
         sentences.append(
-            f"augment.size is {size}, and the images have {side} pixels: views of {size} x {size} pixels lose most of"
-            f" them. To keep them, set augment.size={side}."
+            f"augment.size is {size}, and the images have {side} pixels: views of {size} x {size} pixels show"
+            f" little of their detail; augment.size={side} shows all of it."
         )
     if not options.get("local_views"):
         local = ("local_size", "local_crop_min", "local_crop_max")

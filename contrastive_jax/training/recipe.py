@@ -18,7 +18,7 @@ from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosi
 from contrastive_jax.contrast.diagnostics import OUTCOMES
 from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
-from contrastive_jax.contrast.terms import Term, make_terms
+from contrastive_jax.contrast.terms import ROWS, Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
 from contrastive_jax.optim.gradient_snr import GradientSNR
 from contrastive_jax.training import pairs
@@ -133,9 +133,7 @@ def _shapes(
 
     return {
         **dict.fromkeys(("c", "positive", "count", "mean", "u"), of(directions)),
-        **dict.fromkeys(
-            ("cross", "same", "pair_logits"), of(directions, batch_size)
-        ),  # stands for any number of candidates
+        **dict.fromkeys(ROWS, of(directions, batch_size)),  # stands for any number of candidates
         **dict.fromkeys(("population", "projection", "prediction"), of(views.online, width)),
         "target": of(views.keys, width),
         "temperature": jax.ShapeDtypeStruct(tau, "float32"),
