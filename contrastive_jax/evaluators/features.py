@@ -242,9 +242,7 @@ def standardized(
 
     train, test = (np.array(host(part), np.float64) for part in (train_features, test_features))
     scaler, block = StandardScaler(copy=False), max(1, BLOCK // train.shape[1])
-    for first in range(
-        0, len(train), block
-    ):  # scikit-learn allocates temporary arrays of the size of its input
+    for first in range(0, len(train), block):  # scikit-learn copies its input several times
         scaler.partial_fit(train[first : first + block])
     return scaler.transform(train), scaler.transform(test)  # in place; a constant feature becomes 0
 

@@ -158,11 +158,8 @@ def test_usage(argv, capsys):
     assert config_commands.main(argv) == 2 and capsys.readouterr().err == config_commands.USAGE + "\n"
 
 
-UNMEASURED = (
-    "replaced",
-    "timing.utilisation",
-    "bias",
-)  # of images in memory; of a CPU; of another temperature
+# Of streams; of accelerators; of temperature=siglip.
+UNMEASURED = ("replaced", "timing.utilisation", "bias")
 
 
 @pytest.mark.run
