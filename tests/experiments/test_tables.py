@@ -33,6 +33,7 @@ def all_runs(table):
     return [(scale, cell, text) for scale, cells in table.runs.items() for cell, text in cells.items()]
 
 
+@pytest.mark.run
 @over(TABLES)
 def test_every_cell_is_a_config(name):
     table = harness.table_of(name)
@@ -120,6 +121,7 @@ def test_the_page_has_the_papers_numbers_and_dashes_for_lost_ones(name):
         assert all(shown == "—" or known.get(cell) is not None for cell, shown in cells.items()), heading
 
 
+@pytest.mark.run
 @over(TABLES)
 def test_pages_are_what_their_numbers_say(name):
     table = harness.table_of(name)
@@ -131,6 +133,7 @@ def test_pages_are_what_their_numbers_say(name):
             assert cell in table.runs[scale] and set(entry["seeds"]) <= set(map(str, table.seeds_at(scale)))
 
 
+@pytest.mark.run
 def test_the_paper_and_the_findings_are_what_the_records_say():
     from experiments.paper import __main__ as paper
     from experiments.paper import figures
@@ -202,6 +205,7 @@ def fabricated(table, scale, cells):
 TESTED = [(name, claim) for name in TABLES for claim in harness.table_of(name).claims]
 
 
+@pytest.mark.run
 @over(TESTED)
 def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
     """Of made-up results, at the paper's own scale too; and it never fails on a part of them."""

@@ -13,7 +13,7 @@ import pytest
 from dense_losses import cases, unit
 from jax.lax import stop_gradient
 from jax.scipy.special import logsumexp
-from suite import one_program
+from suite import one_program, sampled
 
 from contrastive_jax import contrastive_loss, losses, matryoshka_loss, ntxent, sincere, soft_target_loss
 from contrastive_jax.contrast import by_example, candidates, margin, normalizer, transform
@@ -40,11 +40,11 @@ def x64():
         yield
 
 
-def golden(file, **wanted):
-    """Parametrize over a file's cases whose settings are as wanted."""
-    found = [case for case in cases(file) if all(case.get(k) == v for k, v in wanted.items())]
+def golden(file, such=lambda case: True, **wanted):
+    """Parametrize over a file's cases whose settings are as wanted: by default the first, others with ``-m run``."""
+    found = [case for case in cases(file) if such(case) and all(case.get(k) == v for k, v in wanted.items())]
     assert found, (file, wanted)
-    return pytest.mark.parametrize("case", golden_cases.marked(file, found))
+    return pytest.mark.parametrize("case", sampled(golden_cases.marked(file, found), 1))
 
 
 def assert_is_theirs(case, loss, *inputs, value="loss", gradients=("g1", "g2"), tolerance=1e-10):
@@ -92,9 +92,7 @@ def test_sincere_of_two_views_is_info_nce(case, engine):
     )
 
 
-@pytest.mark.parametrize(
-    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "classes" in c])
-)
+@golden("family_sincere", lambda case: "classes" in case)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sincere_averages_the_positives_of_an_anchor_first(case, engine):
     """Of classes of one size that is the mean over all pairs, NT-Xent of labels; else it is not."""
@@ -105,9 +103,7 @@ def test_sincere_averages_the_positives_of_an_anchor_first(case, engine):
     assert same == (case["classes"] != "unbalanced")
 
 
-@pytest.mark.parametrize(
-    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "epsilon" in c])
-)
+@golden("family_sincere", lambda case: "epsilon" in case)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_eps_sup_info_nce_is_eqco_less_a_constant(case, engine):
     alpha = (2 * case["N"] - 2) * np.exp(case["epsilon"])
@@ -119,9 +115,7 @@ def test_eps_sup_info_nce_is_eqco_less_a_constant(case, engine):
     assert_is_theirs(case, loss)
 
 
-@pytest.mark.parametrize(
-    "case", golden_cases.marked("family_sincere", [c for c in cases("family_sincere") if "views" in c])
-)
+@golden("family_sincere", lambda case: "views" in case)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_sincere_of_several_views_is_ntxent(case, engine):
     """And the mean over ordered pairs of views, each with a denominator of its own."""
@@ -513,8 +507,13 @@ def test_sogclr_has_a_u_for_each_example(case, engine):
 @pytest.mark.parametrize(
     "case",
     [
-        *golden_cases.marked("family_libauc", [c for c in cases("family_libauc") if c["form"] == "isogclr"]),
-        *golden_cases.marked("family_isogclr", cases("family_isogclr")),
+        *sampled(
+            golden_cases.marked(
+                "family_libauc", [c for c in cases("family_libauc") if c["form"] == "isogclr"]
+            ),
+            1,
+        ),
+        *sampled(golden_cases.marked("family_isogclr", cases("family_isogclr")), 1),
     ],
 )
 def test_isogclr_moves_a_temperature_for_each_example(case):
@@ -549,10 +548,7 @@ def test_fast_clip_v1_has_a_u_for_each_image_and_each_text(case, engine):
             assert_norm_close(slope, case(name)[step], 1e-8)
 
 
-@pytest.mark.parametrize(
-    "case",
-    golden_cases.marked("family_fast_clip", [c for c in cases("family_fast_clip") if c["version"] != "v2"]),
-)
+@golden("family_fast_clip", lambda case: case["version"] != "v2")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fast_clip_is_fenchel_legendre_at_a_u_for_each_example(case, engine):
     """u is of e^((s - s+) / tau), so that e^(c - log K - u) dc is the gradient; v3 moves one tau by the same u."""

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from dense_losses import contrast
+from suite import sampled
 
 from contrastive_jax import losses
 
@@ -144,7 +145,7 @@ def pairs_and_gradients(score):
     return pairs, gradients
 
 
-@pytest.mark.parametrize("kind", ["random", "saturated", "equal", "duplicates", "one negative"])
+@pytest.mark.parametrize("kind", sampled(["random", "equal", "duplicates", "one negative", "saturated"], 2))
 def test_gradients_with_respect_to_scores(kind):
     pairs, gradients = pairs_and_gradients(score_matrix(kind))
     for name, (left, right) in gradients.items():

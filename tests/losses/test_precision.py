@@ -204,7 +204,7 @@ def test_one_negative_and_huge_contrasts(figure):
 
 
 @pytest.mark.parametrize("weight", [None, 0.3])
-@pytest.mark.parametrize("tau", [1e-3, 1e-2, 1.0])
+@pytest.mark.parametrize("tau", sampled([1e-3, 1e-2, 1.0], 1))
 @pytest.mark.parametrize("positive", [1.0, -1.0])
 def test_decoupled_nt_xent_with_the_query_in_the_sum(weight, tau, positive):
     """Against float64 with the positive or the negatives near the query: c is rounded to 6e-8 of its 2 / tau."""
