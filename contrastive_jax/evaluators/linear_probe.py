@@ -260,7 +260,6 @@ def fit_lbfgs(
         max_iterations: maximum number of iterations.
     """
     from scipy.optimize import minimize
-    from scipy.special import logsumexp
     from threadpoolctl import threadpool_limits
 
     classes, index = np.unique(labels, return_inverse=True)
@@ -280,9 +279,11 @@ def fit_lbfgs(
             target = index[first : first + len(here), None] == np.arange(number)
             first += len(here)
             logits = found.logits(here)
-            normalizer = logsumexp(logits, axis=1, keepdims=True)
-            loss += np.sum(normalizer[:, 0] - logits[target]) / count
-            residual = ((np.exp(logits - normalizer) - target) / count)[:, -columns:]
+            largest = logits.max(axis=1, keepdims=True)
+            powers = np.exp(logits - largest)
+            total = powers.sum(axis=1, keepdims=True)
+            loss += np.sum((largest + np.log(total))[:, 0] - logits[target]) / count
+            residual = ((powers / total - target) / count)[:, -columns:]
             of_weights += here.T @ residual
             of_bias += residual.sum(axis=0)
         slope = max(np.abs(of_weights).max(), np.abs(of_bias).max())
