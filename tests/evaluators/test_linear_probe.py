@@ -96,7 +96,8 @@ def test_features_that_are_not_held_give_the_same_classifier(monkeypatch, option
     assert len(fits) == len(first) > 0
     for (kind, one, _), (other_kind, other, _) in zip(first, fits, strict=True):
         assert (kind, other_kind) == (np.ndarray, features_module.Standardized)
-        np.testing.assert_allclose(other.weights, one.weights, rtol=0, atol=1e-12 * np.abs(one.weights).max())
+        # Rounding errors of sums in another order grow with the iterations.
+        np.testing.assert_allclose(other.weights, one.weights, rtol=0, atol=1e-10 * np.abs(one.weights).max())
 
 
 @pytest.mark.parametrize("options", [{}, dict(Cs=(0.1, 1.0))], ids=["plain", "Cs"])
