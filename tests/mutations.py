@@ -531,14 +531,15 @@ FEATURES = of(
     "evaluators/test_features.py",
     ("the mean per class is the mean", '"mean_per_class": float(np.mean(per_class))', '"mean_per_class": float(correct.mean())'),
     ("top-5 is top-6", 'kind="stable")[:, :5]', 'kind="stable")[:, :6]'),
-    ("the test set is standardised by itself", "scaler.transform(train), scaler.transform(test)",
-     "scaler.transform(train), StandardScaler().fit_transform(test)", "evaluators/test_features.py evaluators/test_linear_probe.py"),
+    ("the test set is standardised by itself", "Standardized(part, scaler.mean_, scaler.scale_)",
+     "Standardized(part, part.mean(0), scaler.scale_)", "evaluators/test_features.py evaluators/test_linear_probe.py"),
     ("a positive's precision counts the next recall", "np.diff(recall) * precision[:-1]", "np.diff(recall) * precision[1:]"),
 )  # fmt: skip
 PROBE = of(
     "evaluators/linear_probe.py",
     "evaluators/test_linear_probe.py",
     ("the penalty's inverse", "(2 * C * count)", "(2 / C * count)"),
+    ("every block has the first one's labels", "first += len(here)", "first += 0"),
     ("every draw is the first", "key=[seed, draw]", "key=[seed, 0 * draw]"),
     ("the worst option is chosen", "return Cs[int(np.argmax(worth))]", "return Cs[int(np.argmin(worth))]"),
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,7 +17,9 @@ from contrastive_jax.evaluators import progress
 from contrastive_jax.losses import geometry
 
 TILES = PartitionSpec(None, sharding.AXIS)
-BLOCK = 2**26  # numbers that are standardized at once on the host: 512 MB
+HELD = 2**26  # larger features are not held in float64 on the host: 512 MB
+BLOCK = 2**19  # numbers of a block of rows: 4 MB in float64, which stay in a CPU's cache
+FEWEST = 256  # rows of a block, however wide: products with fewer are slow
 
 
 class NotFinite(ValueError):
@@ -234,17 +237,67 @@ def raw_pixels(images: np.ndarray) -> np.ndarray:
     return flat.astype(np.float32) / np.float32(255) if flat.dtype == np.uint8 else flat.astype(np.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Standardized:
+    """Standardised features ``[n, F]``, float64, computed at each access, so that no copy of them is held.
+
+    ``x[rows]``, for a slice or positions, is an array.
+    """
+
+    source: np.ndarray  # [N, F]
+    mean: np.ndarray  # [F]
+    scale: np.ndarray  # [F]
+    rows: np.ndarray | None = None  # [n] positions in source; None: all of them
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (n, F)."""
+        return len(self.source if self.rows is None else self.rows), self.source.shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        values = np.array(self.source[rows if self.rows is None else self.rows[rows]], np.float64)
+        values -= self.mean
+        values /= self.scale
+        return values
+
+    def held(self) -> "np.ndarray | Standardized":
+        """Return an array if it has at most ``HELD`` numbers, else these features."""
+        return self[:] if math.prod(self.shape) <= HELD else self
+
+
 def standardized(
     train_features: np.ndarray | Rows, test_features: np.ndarray | Rows
-) -> tuple[np.ndarray, np.ndarray]:
-    """Standardize the features of both parts by mean and deviation of the training part, in float64."""
+) -> tuple[np.ndarray | Standardized, np.ndarray | Standardized]:
+    """Standardize the features of both parts by mean and deviation of the training part, in float64.
+
+    Parts of more than ``HELD`` numbers are converted block by block at each access, others once.
+    """
     from sklearn.preprocessing import StandardScaler
 
-    train, test = (np.array(host(part), np.float64) for part in (train_features, test_features))
-    scaler, block = StandardScaler(copy=False), max(1, BLOCK // train.shape[1])
-    for first in range(0, len(train), block):  # scikit-learn copies its input several times
-        scaler.partial_fit(train[first : first + block])
-    return scaler.transform(train), scaler.transform(test)  # in place; a constant feature becomes 0
+    train, test = host(train_features), host(test_features)
+    scaler = StandardScaler()
+    for block in blocks(train):
+        scaler.partial_fit(block.astype(np.float64))
+    first, second = (Standardized(part, scaler.mean_, scaler.scale_).held() for part in (train, test))
+    return first, second
+
+
+def chosen(features: np.ndarray | Standardized, rows: np.ndarray) -> np.ndarray | Standardized:
+    """Return the rows at these positions, held as those of :func:`standardized` are."""
+    if not isinstance(features, Standardized):
+        return features[rows]
+    positions = rows if features.rows is None else features.rows[rows]
+    return dataclasses.replace(features, rows=positions).held()
+
+
+def blocks(features: np.ndarray | Standardized, columns: int = 1) -> Iterator[np.ndarray]:
+    """Yield the rows in order, in blocks of b rows: ``BLOCK`` numbers, or fewer if ``[b, columns]`` has as many."""
+    size = max(FEWEST, BLOCK // max(features.shape[1], columns))
+    for first in range(0, len(features), size):
+        yield features[first : first + size]
 
 
 def standardized_rows(train: Rows, test: Rows) -> tuple[Rows, Rows]:
@@ -333,7 +386,10 @@ def check(
             raise ValueError(
                 f"{name}_labels contains {int(np.min(labels))}; every image needs a label, 0 or more."
             )
-        finite = _finite(features.tiles) if isinstance(features, Rows) else np.isfinite(features).all()
+        if isinstance(features, Rows):
+            finite = _finite(features.tiles)
+        else:
+            finite = all(np.isfinite(block).all() for block in blocks(np.asarray(features)))
         if not finite:
             raise NotFinite(f"{name}_features contains values that are not finite: the encoder has diverged.")
     if train_features.shape[1] != test_features.shape[1]:

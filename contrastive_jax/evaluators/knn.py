@@ -6,6 +6,8 @@ T = 0.1 (MoCo's CIFAR demo; T = 0.07 in Wu et al.) and k = 10 without weights. T
 comparable.
 """
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from contrastive_jax import native, sharding
 from contrastive_jax.evaluators import features
 from contrastive_jax.evaluators.features import TILES, Rows, check
 from contrastive_jax.losses.geometry import directions
+from contrastive_jax.native.compiler import platform_here
 
 BLOCK = 16  # matrix products have multiples of this many rows
 
@@ -105,7 +108,8 @@ def votes(
     different rows whose cosines differ only by rounding (1e-7) may depend on these.
 
     Similarities are computed in full float32 (float64 for float64 features in x64 mode). On a mesh the bank is
-    sharded: each device compares all queries with its own rows and sends only its k nearest.
+    sharded: each device compares all queries with its own rows and sends only its k nearest. On a CPU without a
+    mesh, arrays are compared chunk by chunk where they are: the memory beyond them does not depend on n.
 
     Raises:
         ValueError: ``k``, ``temperature`` or a chunk out of range.
@@ -117,20 +121,46 @@ def votes(
     for name, value in (("query_chunk", query_chunk), ("bank_chunk", bank_chunk)):
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1.")
-    bank, test = features.spread(train_features, bank_chunk), features.spread(test_features, query_chunk)
     labels = features.whole_numbers(train_labels)
     classes = labels.shape[1] if labels.ndim == 2 else int(labels.max()) + 1
-    options = dict(k=k, count=bank.count)
 
     shares = []
-    for number in range(test.tiles.shape[0]):
-        cosine, row = jax.device_get(_nearest(test.tiles, number, bank.tiles, **options))
+    for cosine, row in _neighbours(train_features, test_features, k, query_chunk, bank_chunk):
         weight = _weights(cosine, temperature)
         if labels.ndim == 2:
             shares.append(np.einsum("qk,qkc->qc", weight, labels[row].astype(weight.dtype)))
         else:
             shares.append(_ballots(weight, labels[row], classes))
-    return np.concatenate(shares)[: test.count]
+    return np.concatenate(shares)[: len(test_features)]
+
+
+def _neighbours(bank, test, k, query_chunk, bank_chunk) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield cosines and bank rows [q, k] of the nearest neighbours, nearest first, for each chunk of queries.
+
+    The last chunk is filled up with queries of zeros.
+    """
+    on_host = not (isinstance(bank, Rows) or isinstance(test, Rows) or sharding.on_mesh())
+    if not (on_host and platform_here() == "cpu"):
+        bank, test = features.spread(bank, bank_chunk), features.spread(test, query_chunk)
+        for number in range(test.tiles.shape[0]):
+            yield jax.device_get(_nearest(test.tiles, number, bank.tiles, k=k, count=bank.count))
+        return
+    # On a CPU, features on the device would be a second copy in the same memory.
+    bank, test = np.asarray(bank), np.asarray(test)
+    for queries in _chunks(test, query_chunk):
+        queries, nearest = _unit_queries(queries, k=k, count=len(bank))
+        for number, rows in enumerate(_chunks(bank, bank_chunk)):
+            nearest = _nearer(nearest, queries, rows, number, count=len(bank))
+            jax.block_until_ready(nearest)  # otherwise copies of many chunks wait in memory
+        yield jax.device_get(nearest)
+
+
+def _chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yield rows by chunks of equal size, the last one filled up with zeros."""
+    size = min(size, len(array))
+    for first in range(0, len(array), size):
+        rows = array[first : first + size]
+        yield rows if len(rows) == size else np.pad(rows, ((0, size - len(rows)), (0, 0)))
 
 
 def _weights(cosine: np.ndarray, temperature: float) -> np.ndarray:
@@ -169,27 +199,50 @@ def _nearest(tests, number, keys, *, k, count):
     return -cosine[:, :k], row[:, :k]
 
 
+@native.jit(static_argnames=("k", "count"))
+def _unit_queries(queries, *, k, count):
+    """Return the directions of the queries, and cosines and rows before the first merge."""
+    queries = directions(queries)
+    return queries, _nobody(queries, queries, k, count)
+
+
+@native.jit(static_argnames=("count",))
+def _nearer(nearest, queries, rows, number, *, count):
+    """Merge chunk ``number`` of the bank into the neighbours of unit queries."""
+    return _merge(nearest, queries, rows, number * rows.shape[0], count)
+
+
 def _local_nearest(queries, keys, first, size, k, count):
     """Find the k nearest of this device's rows; row b of tile t is row ``t * size + first + b`` of the bank."""
 
     def merge(nearest, tile):
         rows, number = tile
-        row = number * size + first + jnp.arange(rows.shape[0], dtype=jnp.int32)
-        cosine = _cosines(queries, directions(rows))
-        cosine = jnp.where(row < count, cosine, -jnp.inf)
-        # Kept rows come first: among equal cosines top_k takes the first, the earlier image.
-        cosine = jnp.concatenate([nearest[0], cosine], axis=1)
-        row = jnp.concatenate([nearest[1], jnp.broadcast_to(row, cosine[:, k:].shape)], axis=1)
-        cosine, position = jax.lax.top_k(cosine, k)
-        return (cosine, jnp.take_along_axis(row, position, axis=1)), None
+        return _merge(nearest, queries, rows, number * size + first, count), None
 
-    shape = (queries.shape[0], k)  # made like the keys, to vary over devices as they do
-    nobody = (
-        jnp.full_like(keys, -jnp.inf, queries.dtype, shape=shape),
-        jnp.full_like(keys, count, jnp.int32, shape=shape),
-    )
     numbers = jnp.arange(keys.shape[0], dtype=jnp.int32)
-    return jax.lax.scan(merge, nobody, (keys, numbers))[0]
+    return jax.lax.scan(merge, _nobody(keys, queries, k, count), (keys, numbers))[0]
+
+
+def _nobody(like, queries, k, count):
+    """Return cosines and rows before the first merge; they vary over devices as ``like`` does."""
+    shape = (queries.shape[0], k)
+    return (
+        jnp.full_like(like, -jnp.inf, queries.dtype, shape=shape),
+        jnp.full_like(like, count, jnp.int32, shape=shape),
+    )
+
+
+def _merge(nearest, queries, rows, first, count):
+    """Merge rows of the bank into the nearest; row b is row ``first + b`` of the bank."""
+    k = nearest[0].shape[1]
+    row = first + jnp.arange(rows.shape[0], dtype=jnp.int32)
+    cosine = _cosines(queries, directions(rows))
+    cosine = jnp.where(row < count, cosine, -jnp.inf)
+    # Kept rows come first: among equal cosines top_k takes the first, the earlier image.
+    cosine = jnp.concatenate([nearest[0], cosine], axis=1)
+    row = jnp.concatenate([nearest[1], jnp.broadcast_to(row, cosine[:, k:].shape)], axis=1)
+    cosine, position = jax.lax.top_k(cosine, k)
+    return cosine, jnp.take_along_axis(row, position, axis=1)
 
 
 def _cosines(queries, rows):

@@ -12,12 +12,11 @@ import numpy as np
 
 from contrastive_jax.data.split import stratified
 from contrastive_jax.evaluators import features, training
-from contrastive_jax.evaluators.features import Rows, check, standardized
+from contrastive_jax.evaluators.features import Rows, Standardized, check, standardized
 from contrastive_jax.evaluators.training import Plan
 
 VALIDATION = 0.1  # share of the training images that are held out to choose an option
 LARGEST = 4096  # largest side of a matrix that is decomposed
-LOGITS = 2**23  # largest number of logits in memory at once: 64 MB
 
 
 def lbfgs(
@@ -40,7 +39,9 @@ def lbfgs(
 
     Minimises mean cross-entropy + |W|^2 / (2 C n) over n labelled images, with no penalty on the bias. Features
     are standardised with the mean and deviation of all training images, labelled or not. Multi-label sets have
-    one such regression per class against the rest. Computed on the host, in its memory.
+    one such regression per class against the rest. Computed on the host, in its memory: features of at most
+    ``features.HELD`` numbers are copied to float64 once; larger ones are converted block by block in each evaluation
+    of the objective, so that the memory beyond them does not depend on n.
 
     Args:
         train_features: ``[n, F]``.
@@ -76,15 +77,13 @@ def lbfgs(
     train, test = standardized(train_features, test_features)
     if Cs:
         chosen = _validated(Cs, train, train_labels, tolerance, max_iterations, groups)
-    subsets: list[np.ndarray | slice] = [slice(None)]
-    if labels_per_class:
-        subsets = [balanced_draw(train_labels, labels_per_class, seed, draw) for draw in range(draws)]
-
     scores, gradients = [], []
-    for subset in subsets:
-        classify, gradient = _classifier(
-            train[subset], train_labels[subset], chosen, tolerance, max_iterations
-        )
+    for draw in range(draws if labels_per_class else 1):
+        images, names = train, train_labels
+        if labels_per_class:
+            subset = balanced_draw(train_labels, labels_per_class, seed, draw)
+            images, names = features.chosen(train, subset), train_labels[subset]
+        classify, gradient = _classifier(images, names, chosen, tolerance, max_iterations)
         scores.append(features.scores(classify(test), test_labels))
         gradients.append(gradient)
 
@@ -161,9 +160,10 @@ def _too_few(labels_per_class, classes, counts) -> str:
 def _validated(Cs, train, labels, tolerance, max_iterations, groups) -> float:
     """Return the C with the best top-1 or mean average precision on the held-out training images."""
     aside, worth = validation_rows(labels, groups), []
+    others, held_out = (features.chosen(train, np.flatnonzero(mask)) for mask in (~aside, aside))
     for C in Cs:
-        classify, _ = _classifier(train[~aside], labels[~aside], C, tolerance, max_iterations)
-        score = features.scores(classify(train[aside]), labels[aside])
+        classify, _ = _classifier(others, labels[~aside], C, tolerance, max_iterations)
+        score = features.scores(classify(held_out), labels[aside])
         worth.append(score["top1"] if "top1" in score else score["mean_average_precision"])
     return Cs[int(np.argmax(worth))]
 
@@ -214,17 +214,21 @@ def _classifier(train, labels, C, tolerance, max_iterations):
     def outputs(x):
         decisions = np.zeros((len(x), labels.shape[1]))
         for number, (model, _) in fits.items():
-            decisions[:, number] = model.logits(x)[:, 1]
+            decisions[:, number] = _logits(model, x)[:, 1]
         return decisions
 
     return outputs, max(gradient for _, gradient in fits.values())
 
 
-def _outputs(model: "Linear", classes: int, x: np.ndarray) -> np.ndarray:
+def _outputs(model: "Linear", classes: int, x: np.ndarray | Standardized) -> np.ndarray:
     """Return the logits of all class numbers, -inf for classes without training labels."""
     outputs = np.full((len(x), classes), -np.inf)
-    outputs[:, model.classes] = model.logits(x)
+    outputs[:, model.classes] = _logits(model, x)
     return outputs
+
+
+def _logits(model: "Linear", x: np.ndarray | Standardized) -> np.ndarray:
+    return np.concatenate([model.logits(block) for block in features.blocks(x, len(model.classes))])
 
 
 class Linear(NamedTuple):
@@ -241,20 +245,25 @@ class Linear(NamedTuple):
 
 
 def fit_lbfgs(
-    features: np.ndarray, labels: np.ndarray, C: float, tolerance: float, max_iterations: int
+    x: np.ndarray | Standardized, labels: np.ndarray, C: float, tolerance: float, max_iterations: int
 ) -> tuple[Linear, float]:
     """Fit logistic regression; return the model and the largest absolute entry of the objective's gradient.
 
     The objective is that of :func:`lbfgs`, with a unique optimum. The search uses coordinates in which features
     are decorrelated: an encoder's features then need 10 to 20 times fewer iterations.
+
+    Args:
+        x: features ``[n, F]``, float64.
+        labels: ``[n]`` integers, of two or more classes.
+        C: inverse strength of the l2 penalty.
+        tolerance: largest absolute entry of the gradient at which the fit ends.
+        max_iterations: maximum number of iterations.
     """
     from scipy.optimize import minimize
-    from scipy.special import logsumexp
     from threadpoolctl import threadpool_limits
 
     classes, index = np.unique(labels, return_inverse=True)
     count, number = len(labels), len(classes)
-    block = max(1, LOGITS // number)  # rows whose logits are in memory at once
     columns = number if number > 2 else 1  # two classes share one vector
     curvature = (number - 1) / number**2  # of cross-entropy for equally likely classes
     found, slope = Linear(np.empty(0), np.empty(0), classes), np.inf
@@ -265,15 +274,16 @@ def fit_lbfgs(
         found = Linear(basis @ np.reshape(rows, (-1, columns)), bias / np.sqrt(curvature), classes)
         loss = np.sum(found.weights**2) / (2 * C * count)
         of_weights, of_bias = found.weights / (C * count), np.zeros(columns)
-        for first in range(0, count, block):
-            here, target = (
-                features[first : first + block],
-                index[first : first + block, None] == np.arange(number),
-            )
+        first = 0
+        for here in features.blocks(x, number):
+            target = index[first : first + len(here), None] == np.arange(number)
+            first += len(here)
             logits = found.logits(here)
-            normalizer = logsumexp(logits, axis=1, keepdims=True)
-            loss += np.sum(normalizer[:, 0] - logits[target]) / count
-            residual = ((np.exp(logits - normalizer) - target) / count)[:, -columns:]
+            largest = logits.max(axis=1, keepdims=True)
+            powers = np.exp(logits - largest)
+            total = powers.sum(axis=1, keepdims=True)
+            loss += np.sum((largest + np.log(total))[:, 0] - logits[target]) / count
+            residual = ((powers / total - target) / count)[:, -columns:]
             of_weights += here.T @ residual
             of_bias += residual.sum(axis=0)
         slope = max(np.abs(of_weights).max(), np.abs(of_bias).max())
@@ -284,32 +294,33 @@ def fit_lbfgs(
             raise StopIteration
 
     # For small products a second thread costs more than the product: 20 times as much on digits.
-    with threadpool_limits(limits=1 if features.size * number < 1e8 else None):
-        basis = _decorrelating(features, curvature / count, 1 / (C * count))
+    with threadpool_limits(limits=1 if math.prod(x.shape) * number < 1e8 else None):
+        basis = _decorrelating(x, curvature / count, 1 / (C * count))
         options = {"maxiter": max_iterations, "maxfun": np.inf, "maxls": 50, "gtol": 0, "ftol": 0}
-        first = np.zeros((basis.shape[1] + 1) * columns)
-        last = minimize(objective, first, jac=True, method="L-BFGS-B", callback=stop, options=options)
+        start = np.zeros((basis.shape[1] + 1) * columns)
+        last = minimize(objective, start, jac=True, method="L-BFGS-B", callback=stop, options=options)
         objective(last.x)  # the line search's last point may be another one
     return found, slope
 
 
-def _decorrelating(features: np.ndarray, scale: float, ridge: float):
-    """Return a basis ``[F, r]`` in which ``scale features^T features + ridge`` is the identity.
+def _decorrelating(x: np.ndarray | Standardized, scale: float, ridge: float):
+    """Return a basis ``[F, r]`` in which ``scale x^T x + ridge`` is the identity.
 
-    Its columns span the rows of ``features``, and thus the optimum. If both sides of ``features`` are above
-    4,096, the decomposition would cost more than it saves: the result is then a multiple of the identity.
+    Its columns span the rows of ``x``, and thus the optimum. If both sides of ``x`` are above 4,096, the
+    decomposition would cost more than it saves: the result is then a multiple of the identity.
     """
     from scipy import linalg, sparse
 
-    count, width = features.shape
+    count, width = x.shape
     if min(count, width) > LARGEST:
         return sparse.eye_array(width) / np.sqrt(scale * count + ridge)
     if count >= width:
-        values, vectors = linalg.eigh(features.T @ features)
+        values, vectors = linalg.eigh(sum(block.T @ block for block in features.blocks(x)))
     else:
-        values, vectors = linalg.eigh(features @ features.T)
+        rows = x[:]  # as large as the basis
+        values, vectors = linalg.eigh(rows @ rows.T)
         kept = values > np.finfo(float).eps * count * values[-1]
-        values, vectors = values[kept], features.T @ (vectors[:, kept] / np.sqrt(values[kept]))
+        values, vectors = values[kept], rows.T @ (vectors[:, kept] / np.sqrt(values[kept]))
     return vectors / np.sqrt(scale * np.maximum(values, 0) + ridge)
 
 

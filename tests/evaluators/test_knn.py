@@ -2,6 +2,7 @@ import functools
 import json
 import pathlib
 import re
+import tracemalloc
 
 import golden_cases
 import jax
@@ -11,7 +12,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from suite import sampled
 
 from contrastive_jax import sharding
-from contrastive_jax.evaluators import knn, linear_probe
+from contrastive_jax.evaluators import features, knn, linear_probe
 from contrastive_jax.evaluators.features import spread
 
 GOLDEN = np.load(pathlib.Path(__file__).parents[1] / "golden" / "knn_monitor.npz")
@@ -113,6 +114,45 @@ def test_equal_rows_tie_whatever_the_chunks_and_devices(width):
         )
         with jax.set_mesh(sharding.make_mesh()):
             np.testing.assert_allclose(found(bank, labels, test), exact, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype, chunks", [("float32", dict(query_chunk=16, bank_chunk=24)), ("int64", {})])
+def test_arrays_have_the_neighbours_of_features_on_the_device(dtype, chunks):
+    """The same bits, ties included: each row of the bank is there twice, under labels of any class."""
+    random = np.random.default_rng(0)
+    bank = np.repeat(random.integers(0, 5, (40, 33)), 2, axis=0).astype(dtype)[random.permutation(80)]
+    if dtype == "float32":
+        bank[:50] += random.normal(size=(50, 33)).astype(dtype)
+    labels, test = random.integers(0, 5, 80), random.integers(0, 9, (30, 33)).astype(dtype)
+    on_device = spread(bank, chunks.get("bank_chunk", 1024)), spread(test, chunks.get("query_chunk", 1024))
+    for options in (dict(k=7), dict(k=80, temperature=0.1)):
+        found = knn.votes(bank, labels, test, **options, **chunks)
+        np.testing.assert_array_equal(found, knn.votes(on_device[0], labels, on_device[1], **options))
+
+
+def test_no_copy_of_the_bank_is_made(monkeypatch):
+    """Neither on the device nor on the host, but for chunks of it."""
+    train, labels = clusters(8192, width=64)
+    test, test_labels = clusters(100, width=64, seed=1)
+    nearer, on_device = knn._nearer, []
+
+    def watched(*arguments, **options):
+        on_device.append(sum(array.nbytes for array in jax.live_arrays()))
+        return nearer(*arguments, **options)
+
+    evaluate = functools.partial(
+        knn.evaluate, train, labels, test, test_labels, query_chunk=50, bank_chunk=256
+    )
+    evaluate()  # compiles
+    monkeypatch.setattr(knn, "_nearer", watched)
+    monkeypatch.setattr(features, "BLOCK", 2**14)  # 256 rows
+    before = sum(array.nbytes for array in jax.live_arrays())
+    tracemalloc.start()
+    evaluate()
+    _, on_host = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(on_device) == 64
+    assert max(on_device) - before < train.nbytes / 8 and on_host < train.nbytes / 8
 
 
 def test_low_temperature_zero_rows_and_large_rows_stay_finite():

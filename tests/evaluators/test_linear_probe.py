@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import jax
 import numpy as np
@@ -49,7 +50,7 @@ def test_lbfgs_reaches_the_optimum_of_another_solver(C):
 def test_lbfgs_on_correlated_features(monkeypatch, rows, width, largest):
     """Also with fewer rows than features, where no matrix is decomposed, and by blocks of rows."""
     monkeypatch.setattr(linear_probe, "LARGEST", largest)
-    monkeypatch.setattr(linear_probe, "LOGITS", 4 * 37)
+    monkeypatch.setattr(features_module, "FEWEST", 13)
     monkeypatch.setattr(features_module, "BLOCK", 13 * width)
     random = np.random.default_rng(0)
     mixed = (
@@ -65,6 +66,52 @@ def test_lbfgs_on_correlated_features(monkeypatch, rows, width, largest):
     assert gradient <= 1e-6
     theirs = optimum(features, labels).predict_proba(features)
     np.testing.assert_allclose(softmax(ours.logits(features), axis=1), theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(Cs=(0.01, 1.0)), dict(labels_per_class=5, draws=2), dict(several=True), dict(width=120)],
+    ids=lambda options: next(iter(options), "plain"),
+)
+def test_features_that_are_not_held_give_the_same_classifier(monkeypatch, options):
+    """Converted to float64 by blocks in each evaluation of the objective, also of chosen rows."""
+    options = dict(options)
+    several, width = options.pop("several", False), options.pop("width", 5)
+    random = np.random.default_rng(0)
+    train = (TRAIN[0] @ random.normal(size=(5, width)) + 0.3 * random.normal(size=(90, width))).astype("f4")
+    names = np.stack([TRAIN[1] == 0, TRAIN[1] >= 1], axis=1).astype(int) if several else TRAIN[1]
+    fits, fit = [], linear_probe.fit_lbfgs
+
+    def watched(x, *rest):
+        fits.append((type(x), *fit(x, *rest)))
+        return fits[-1][1:]
+
+    monkeypatch.setattr(linear_probe, "fit_lbfgs", watched)
+    held = linear_probe.lbfgs(train, names, train, names, **options)
+    first, fits = fits, []
+    monkeypatch.setattr(features_module, "HELD", 0)
+    monkeypatch.setattr(features_module, "FEWEST", 7)
+    monkeypatch.setattr(features_module, "BLOCK", 7 * width)
+    assert linear_probe.lbfgs(train, names, train, names, **options) == held
+    assert len(fits) == len(first) > 0
+    for (kind, one, _), (other_kind, other, _) in zip(first, fits, strict=True):
+        assert (kind, other_kind) == (np.ndarray, features_module.Standardized)
+        # Rounding errors of sums in another order grow with the iterations.
+        np.testing.assert_allclose(other.weights, one.weights, rtol=0, atol=1e-10 * np.abs(one.weights).max())
+
+
+@pytest.mark.parametrize("options", [{}, dict(Cs=(0.1, 1.0))], ids=["plain", "Cs"])
+def test_large_features_are_not_copied(monkeypatch, options):
+    train, names = clusters(10_000, width=64)
+    small = (train[:300], names[:300])
+    linear_probe.lbfgs(*small, *small)  # imports
+    monkeypatch.setattr(features_module, "HELD", 2**14)
+    monkeypatch.setattr(features_module, "BLOCK", 2**14)
+    tracemalloc.start()
+    linear_probe.lbfgs(train, names, *small, tolerance=0.01, **options)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < train.nbytes / 2  # in float64 they have twice their bytes
 
 
 def test_two_classes_share_one_vector():
