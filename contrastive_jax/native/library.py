@@ -33,6 +33,8 @@ SOURCE = pathlib.Path(__file__).with_name("kernels.cc")
 SOURCES = (SOURCE, *sorted(SOURCE.parent.glob("*.h")))
 HANDLERS = ("convolve", "image_gradient", "kernel_gradient", "moments", "sums")
 COMPILERS = ("g++", "clang++", "c++")
+CPUINFO = pathlib.Path("/proc/cpuinfo")
+MODEL_AND_FEATURES = ("model name", "flags", "Features", "CPU implementer", "CPU variant", "CPU part")
 COMMON_FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-w")
 FLAGS = (*COMMON_FLAGS, "-ffp-contract=fast")
 SECONDS, SECONDS_FOR_VERSION = 90, 10  # limits of the compiler, which needs about 10 and 0.01
@@ -242,9 +244,9 @@ def _kill(process: subprocess.Popen) -> None:
 def _cpu() -> str:
     """Return the model and features of the CPU, which determine the compiled instructions."""
     with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        lines = CPUINFO.read_text().splitlines()
         first = lines[: lines.index("")] if "" in lines else lines
-        return "\n".join(
-            line for line in first if line.startswith(("model name", "flags", "Features", "CPU part"))
-        )
+        return "\n".join(line for line in first if line.startswith(MODEL_AND_FEATURES))
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # macOS
+        return _run(["sysctl", "-n", "machdep.cpu.brand_string"], SECONDS_FOR_VERSION)
     return platform.processor()

@@ -1,7 +1,7 @@
 // Resizing of an image by a few weights an output row and column: the sums of crops.py, in its order.
 //
-// It is compiled without contraction of products and sums, so that it rounds as SciPy's sparse products do, which take
-// its place where there is no compiler.
+// It is compiled without contraction of products and sums, so that on x86 it rounds as SciPy's sparse products do, which
+// take its place where there is no compiler. SciPy's build for ARM contracts them.
 
 #include <algorithm>
 #include <cstdint>

@@ -33,8 +33,7 @@ def _loaded():
     except (OSError, subprocess.SubprocessError) as error:
         if multiprocessing.parent_process() is None:  # which also speaks for its workers
             console.warn(
-                f"resizing is not compiled ({library.reason(error)}); SciPy's slower products are used, with"
-                " the same results."
+                f"resizing is not compiled ({library.reason(error)}); SciPy's slower products are used."
             )
         return None
 

@@ -58,6 +58,22 @@ void check(const char* name, const std::string& shape, const Doubles& wanted, do
   worst = std::max(worst, error);
 }
 
+// Numbers that are not finite in `wanted` must not be in what `run(pool, out)` writes; with `same`, no others either.
+template <typename Run>
+void check_not_finite(const char* name, const std::string& shape, const Doubles& wanted, bool same, const Run& run) {
+  ffi::ThreadPool pool{2, &started};
+  Floats found(wanted.size());
+  run(pool, found.data());
+  for (std::thread& thread : started) thread.join();
+  started.clear();
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (std::isfinite(wanted[i]) ? same && !std::isfinite(found[i]) : std::isfinite(found[i])) {
+      std::printf("%s, %s: %g instead of %g\n", name, shape.c_str(), found[i], wanted[i]);
+      ++wrong;
+      return;
+    }
+}
+
 void convolutions(bool small) {
   const bool plain = engine() % 4 == 0;  // any kernel, stride and padding
   const int64_t size = plain ? one_of({1, 3, 5, 7}) : 3, stride = plain ? one_of({1, 2, 3}) : 1;
@@ -79,8 +95,8 @@ void convolutions(bool small) {
   s.down = down / stride + 1, s.right = right / stride + 1;
   if (s.images * s.down * s.right * size * size * s.in * s.out > (small ? 9000000 : 60000000)) return;
 
-  const Floats images = normal(s.images * s.rows * s.columns * s.in), kernel = normal(size * size * s.in * s.out),
-               gradient = normal(s.images * s.down * s.right * s.out);
+  Floats images = normal(s.images * s.rows * s.columns * s.in);
+  const Floats kernel = normal(size * size * s.in * s.out), gradient = normal(s.images * s.down * s.right * s.out);
   Doubles value(gradient.size()), of_images(images.size()), of_kernel(kernel.size());
   for (int64_t n = 0; n < s.images; ++n)
     for (int64_t y = 0; y < s.down; ++y)
@@ -116,6 +132,25 @@ void convolutions(bool small) {
         [&](auto& pool, float* out) { image_gradient_best(pool, s, gradient.data(), kernel.data(), out); });
   check("gradient of the kernel, Winograd", shape, of_kernel, 1e-5,
         [&](auto& pool, float* out) { kernel_gradient_best(pool, s, images.data(), gradient.data(), out); });
+
+  const int64_t bad = engine() % images.size(), c = bad % s.in, column = bad / s.in % s.columns;
+  const int64_t row = bad / (s.in * s.columns) % s.rows, n = bad / (s.in * s.columns * s.rows);
+  images[bad] = one_of({0, 1}) ? NAN : INFINITY;
+  for (int64_t y = 0; y < s.down; ++y)
+    for (int64_t x = 0; x < s.right; ++x) {
+      const int64_t i = row + s.top - y * stride, j = column + s.left - x * stride;
+      if (i < 0 || i >= size || j < 0 || j >= size) continue;
+      for (int64_t d = 0; d < s.out; ++d)
+        value[((n * s.down + y) * s.right + x) * s.out + d] = of_kernel[((i * size + j) * s.in + c) * s.out + d] = NAN;
+    }
+  for (const bool winograd : {false, true}) {
+    check_not_finite("not finite, convolution", shape, value, !winograd, [&](auto& pool, float* out) {
+      (winograd ? convolve_best : convolve)(pool, s, images.data(), numbers, out);
+    });
+    check_not_finite("not finite, gradient of the kernel", shape, of_kernel, !winograd, [&](auto& pool, float* out) {
+      (winograd ? kernel_gradient_best : kernel_gradient)(pool, s, images.data(), gradient.data(), out);
+    });
+  }
 }
 
 void norms() {

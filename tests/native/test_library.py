@@ -199,6 +199,42 @@ def test_what_the_cache_keeps_is_read_again(cache, tmp_path):
     assert library._handlers() == "kept" and cache[-1] == built
 
 
+ARM = """processor\t: 0
+BogoMIPS\t: {mips}
+Features\t: fp asimd{sve}
+CPU implementer\t: 0x{maker}
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 1
+
+processor\t: 1
+"""
+
+
+def test_each_cpu_has_a_library_of_its_own(cache, tmp_path, monkeypatch):
+    """By Linux's description of an ARM CPU, and by macOS's name of one."""
+    monkeypatch.setattr(library, "CPUINFO", tmp_path / "cpuinfo")
+
+    def file(**how):
+        values = {"mips": 50, "sve": " sve", "maker": 41} | how
+        library.CPUINFO.write_text(ARM.format(**values))
+        library._handlers()
+        return cache[-1]
+
+    assert len({file(), file(sve=""), file(maker=61)}) == 3 and file() == file(mips=2000)
+    library.CPUINFO.unlink()
+    found = set()
+    for name in ("Apple M1", "Apple M4"):
+        script = tmp_path / "sysctl"
+        script.write_text(f'#!/bin/sh\n[ "$*" = "-n machdep.cpu.brand_string" ] && echo {name}\n')
+        script.chmod(0o700)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        library._handlers()
+        found.add(cache[-1])
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_library_that_was_cut_off_is_made_again(cache, size):
     built = cache[-1]
