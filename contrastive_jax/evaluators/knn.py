@@ -146,13 +146,19 @@ def _neighbours(bank, test, k, query_chunk, bank_chunk) -> Iterator[tuple[np.nda
             yield jax.device_get(_nearest(test.tiles, number, bank.tiles, k=k, count=bank.count))
         return
     # On a CPU, features on the device would be a second copy in the same memory.
-    bank, test = np.asarray(bank), np.asarray(test)
+    bank, test = _native(bank), _native(test)
     for queries in _chunks(test, query_chunk):
         queries, nearest = _unit_queries(queries, k=k, count=len(bank))
         for number, rows in enumerate(_chunks(bank, bank_chunk)):
             nearest = _nearer(nearest, queries, rows, number, count=len(bank))
             jax.block_until_ready(nearest)  # otherwise copies of many chunks wait in memory
         yield jax.device_get(nearest)
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """Return an array in the machine's byte order: compiled programs read any other wrongly, without an error."""
+    array = np.asarray(array)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:

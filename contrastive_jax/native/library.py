@@ -244,9 +244,9 @@ def _kill(process: subprocess.Popen) -> None:
 def _cpu() -> str:
     """Return the model and features of the CPU, which determine the compiled instructions."""
     with contextlib.suppress(OSError):
-        lines = CPUINFO.read_text().splitlines()
+        lines = CPUINFO.read_text(errors="replace").splitlines()
         first = lines[: lines.index("")] if "" in lines else lines
         return "\n".join(line for line in first if line.startswith(MODEL_AND_FEATURES))
-    with contextlib.suppress(OSError, subprocess.SubprocessError):  # macOS
+    with contextlib.suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):  # macOS
         return _run(["sysctl", "-n", "machdep.cpu.brand_string"], SECONDS_FOR_VERSION)
     return platform.processor()

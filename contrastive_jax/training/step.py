@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from contrastive_jax import augment, losses, native, sharding
+from contrastive_jax import augment, losses, sharding
 from contrastive_jax.contrast import diagnostics
 from contrastive_jax.contrast.temperature import Slopes
 from contrastive_jax.contrast.terms import total_loss
@@ -38,7 +38,7 @@ def state_of(recipe: Recipe, seed: int, params: PyTree, stats: PyTree) -> TrainS
         seed=jnp.asarray(seed, jnp.uint32),
         params=params,
         stats=stats,
-        optimizer=native.jit(recipe.optimizer.init)(params),  # one program; eagerly, an array takes 5 ms
+        optimizer=recipe.optimizer.init(params),
         target=recipe.target.init(params, stats),
         candidates=recipe.compare.candidates.init(
             step_key(jnp.asarray(seed, jnp.uint32), jnp.zeros((), jnp.int32), "candidates"),

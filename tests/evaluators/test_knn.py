@@ -130,6 +130,17 @@ def test_arrays_have_the_neighbours_of_features_on_the_device(dtype, chunks):
         np.testing.assert_array_equal(found, knn.votes(on_device[0], labels, on_device[1], **options))
 
 
+def test_arrays_of_another_byte_order_have_the_same_neighbours():
+    """A compiled program that was called with native numbers reads others as if they were native."""
+    bank, test = np.random.default_rng(0).normal(size=(2, 30, 8)).astype(np.float32)
+    labels = np.arange(30) % 3
+    native = knn.votes(bank, labels, test, k=5, temperature=0.1)
+    swapped = (x.astype(x.dtype.newbyteorder()) for x in (bank, test))
+    np.testing.assert_array_equal(
+        knn.votes(next(swapped), labels, next(swapped), k=5, temperature=0.1), native
+    )
+
+
 def test_no_copy_of_the_bank_is_made(monkeypatch):
     """Neither on the device nor on the host, but for chunks of it."""
     train, labels = clusters(8192, width=64)

@@ -28,13 +28,13 @@ def contrast_tolerance(case, precision):
 
 
 def in_both_precisions(file):
-    """Two cases in float64 and one in float32; the others with ``-m run``."""
+    """Three cases in float64 and one in float32; the others with ``-m run``."""
     found = golden_cases.marked(file, cases(file))
 
     def of(precision):
         return [pytest.param(*c.values, precision, id=f"{c.id}-{precision}", marks=c.marks) for c in found]
 
-    return sampled(of("float64"), 2) + sampled(of("float32"), 1)
+    return sampled(of("float64"), 3) + sampled(of("float32"), 1)
 
 
 def golden(file):
