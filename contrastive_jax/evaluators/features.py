@@ -78,10 +78,16 @@ def spread(features: np.ndarray | Rows, tile: int = 1024) -> Rows:
     """Distribute host features ``[n, F]`` over the devices as :class:`Rows`; Rows are returned unchanged."""
     if isinstance(features, Rows):
         return features
-    features = np.asarray(features)
+    features = in_native_order(features)
     tile = _rounded(min(tile, len(features)))
     batches = (features[first : first + tile] for first in range(0, len(features), tile))
     return gathered(({"": on_devices(_padded(batch, tile))} for batch in batches), len(features), tile)[""]
+
+
+def in_native_order(array: np.ndarray) -> np.ndarray:
+    """Return an array in the machine's byte order: jax refuses any other, and compiled programs may misread it."""
+    array = np.asarray(array)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def gathered(batches: Iterable[dict[str, jax.Array]], count: int, tile: int) -> dict[str, Rows]:

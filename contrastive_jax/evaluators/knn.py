@@ -146,19 +146,13 @@ def _neighbours(bank, test, k, query_chunk, bank_chunk) -> Iterator[tuple[np.nda
             yield jax.device_get(_nearest(test.tiles, number, bank.tiles, k=k, count=bank.count))
         return
     # On a CPU, features on the device would be a second copy in the same memory.
-    bank, test = _native(bank), _native(test)
+    bank, test = features.in_native_order(bank), features.in_native_order(test)
     for queries in _chunks(test, query_chunk):
         queries, nearest = _unit_queries(queries, k=k, count=len(bank))
         for number, rows in enumerate(_chunks(bank, bank_chunk)):
             nearest = _nearer(nearest, queries, rows, number, count=len(bank))
             jax.block_until_ready(nearest)  # otherwise copies of many chunks wait in memory
         yield jax.device_get(nearest)
-
-
-def _native(array: np.ndarray) -> np.ndarray:
-    """Return an array in the machine's byte order: compiled programs read any other wrongly, without an error."""
-    array = np.asarray(array)
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
@@ -209,7 +203,7 @@ def _nearest(tests, number, keys, *, k, count):
 def _unit_queries(queries, *, k, count):
     """Return the directions of the queries, and cosines and rows before the first merge."""
     queries = directions(queries)
-    return queries, _nobody(queries, queries, k, count)
+    return queries, _no_neighbours(queries, queries, k, count)
 
 
 @native.jit(static_argnames=("count",))
@@ -226,10 +220,10 @@ def _local_nearest(queries, keys, first, size, k, count):
         return _merge(nearest, queries, rows, number * size + first, count), None
 
     numbers = jnp.arange(keys.shape[0], dtype=jnp.int32)
-    return jax.lax.scan(merge, _nobody(keys, queries, k, count), (keys, numbers))[0]
+    return jax.lax.scan(merge, _no_neighbours(keys, queries, k, count), (keys, numbers))[0]
 
 
-def _nobody(like, queries, k, count):
+def _no_neighbours(like, queries, k, count):
     """Return cosines and rows before the first merge; they vary over devices as ``like`` does."""
     shape = (queries.shape[0], k)
     return (

@@ -79,11 +79,11 @@ def lbfgs(
         chosen = _validated(Cs, train, train_labels, tolerance, max_iterations, groups)
     scores, gradients = [], []
     for draw in range(draws if labels_per_class else 1):
-        images, names = train, train_labels
+        rows, labels = train, train_labels
         if labels_per_class:
             subset = balanced_draw(train_labels, labels_per_class, seed, draw)
-            images, names = features.chosen(train, subset), train_labels[subset]
-        classify, gradient = _classifier(images, names, chosen, tolerance, max_iterations)
+            rows, labels = features.chosen(train, subset), train_labels[subset]
+        classify, gradient = _classifier(rows, labels, chosen, tolerance, max_iterations)
         scores.append(features.scores(classify(test), test_labels))
         gradients.append(gradient)
 

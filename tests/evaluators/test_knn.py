@@ -135,10 +135,10 @@ def test_arrays_of_another_byte_order_have_the_same_neighbours():
     bank, test = np.random.default_rng(0).normal(size=(2, 30, 8)).astype(np.float32)
     labels = np.arange(30) % 3
     native = knn.votes(bank, labels, test, k=5, temperature=0.1)
-    swapped = (x.astype(x.dtype.newbyteorder()) for x in (bank, test))
-    np.testing.assert_array_equal(
-        knn.votes(next(swapped), labels, next(swapped), k=5, temperature=0.1), native
-    )
+    swapped = [x.astype(x.dtype.newbyteorder()) for x in (bank, test)]
+    for arrays in (swapped, [spread(x) for x in swapped]):
+        found = knn.votes(arrays[0], labels, arrays[1], k=5, temperature=0.1)
+        np.testing.assert_array_equal(found, native)
 
 
 def test_no_copy_of_the_bank_is_made(monkeypatch):
