@@ -31,8 +31,11 @@ def pytest_configure(config):
     """In the default tier XLA makes no fast programs, which is most of its time; the others compile as users do."""
     if config.option.markexpr == "not run and not slow":
         jax.config.update("jax_disable_most_optimizations", True)
+        flags = ["--xla_cpu_parallel_codegen_split_count=1"]  # a program in parts takes a fifth longer
         if jax.__version__.startswith("0.10."):  # emitters by MLIR take as long again; later jax has no other
-            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
+            flags.append("--xla_cpu_use_fusion_emitters=false")
+        os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
+        jax.config.update("jax_traceback_in_locations_limit", 0)
 
 
 @pytest.fixture(scope="module", autouse=True)

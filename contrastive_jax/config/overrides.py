@@ -8,6 +8,7 @@ function may be set by the function's name alone: ``--config.temperature=ess``, 
 """
 
 import ast
+import contextlib
 import copy
 import functools
 import inspect
@@ -61,9 +62,9 @@ def _resolve(
     schema.check_sections(loaded)
     loaded = complete(loaded, find)
     before = loaded.to_dict()
-    # A copy without references between options is made faster.
+    # A copy without references between options is made faster, and has no types to be ignored.
     config = copy.deepcopy(loaded) if _refers(loaded) else ConfigDict(before, type_safe=False)
-    with config.unlocked(), config.ignore_type():
+    with config.unlocked(), config.ignore_type() if config.is_type_safe else contextlib.nullcontext():
         choices = {name: _choose(config, name, text, find) for name, text in given.items()}
         config = settle(config, before, {chosen or name for name, chosen in choices.items()}, find)
     known, settings = leaves(config), plain(config)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from contrastive_jax import augment, data, evaluators, kinds
 from contrastive_jax.augment import second
@@ -345,13 +345,10 @@ def _fill(config: ConfigDict, section: str, function: Any) -> None:
     if function is None:  # an unknown name, which is refused later
         return
     for p in kinds.parameters(function).values():
-        if p.name not in config[section]:
-            if p.default is None:  # a plain None could not be set from the command line
-                known = kinds.basic(p.annotation) & {int, float, tuple}
-                config[section][p.name] = config_dict.placeholder(known.pop() if len(known) == 1 else object)
-            elif p.default is not p.empty:
+        if p.name not in config[section] and p.default is not p.empty:
+            if p.default is not None:
                 _check_kind(f"{section}.{p.name}", p.default)
-                config[section][p.name] = p.default
+            config[section][p.name] = p.default
 
 
 def _check_kind(option: str, default: Any) -> None:
