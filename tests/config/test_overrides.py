@@ -7,7 +7,8 @@ import pytest
 
 from contrastive_jax import config as configs
 from contrastive_jax import main
-from contrastive_jax.config import schema
+from contrastive_jax.config import schema, settings
+from contrastive_jax.config.overrides import _refers
 from contrastive_jax.training import recipe
 
 DIGITS = "configs/digits.py:method=simclr"
@@ -249,6 +250,13 @@ def test_an_option_that_refers_to_another_follows_an_override(tmp_path):
         plain = configs.plain(config)
         assert plain["schedule"]["learning_rate"] == batch / 256
         assert plain["projector"]["widths"] == [3, 4]
+
+
+@pytest.mark.parametrize("spec", [None, DIGITS, "flatclr_imagenet:scale=small"])
+def test_an_option_without_a_value_refers_to_no_other(spec):
+    """Where options refer to others, resolving copies them with their references, which takes longer."""
+    loaded = configs.base() if spec is None else configs.load(spec)
+    assert not _refers(settings.complete(loaded))
 
 
 def test_an_option_without_annotation_takes_what_a_config_can_hold(tmp_path, monkeypatch):
