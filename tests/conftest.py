@@ -35,9 +35,7 @@ def pytest_configure(config):
         if jax.__version__.startswith("0.10."):  # emitters by MLIR take as long again; later jax has no other
             flags.append("--xla_cpu_use_fusion_emitters=false")
         os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags])
-        jax.config.update(
-            "jax_traceback_in_locations_limit", 0
-        )  # no source lines in programs, which take time
+        jax.config.update("jax_traceback_in_locations_limit", 0)  # finding source lines takes time
 
 
 @pytest.fixture(scope="module", autouse=True)
