@@ -1,7 +1,7 @@
 """A method on arrays of any shape, from an .npz, .npy or .safetensors file: tables, time series, token ids.
 
     contrastive-jax --config=configs/arrays.py:kind=table,file=cancer.npz
-    contrastive-jax --config=configs/arrays.py:kind=series,file=rows.npz
+    contrastive-jax --config=configs/arrays.py:kind=series,file=rows.npz --config.data.test_fraction=0.2
 
 Not a replication: a start for data of your own, on a laptop. A table's views are SCARF's (Bahri et al., 2022), as are
 its perceptron of four layers, its head of two, the rate and the batch; the paper's temperature is 1, here it is the

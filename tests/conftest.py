@@ -38,19 +38,24 @@ def pytest_configure(config):
         jax.config.update("jax_traceback_in_locations_limit", 0)  # finding source lines takes time
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _compiled_programs_go():
-    """Drop compiled programs at the end of a module once the process is large: a program has about 1 MB."""
+    """Drop compiled programs once the process is large, so that two of them stay under 2 GB: one has about 1 MB."""
+    global _kept
     yield
-    if _resident() < LARGE:
-        return  # dropping takes half a second, and the next module compiles its first operations again
+    if _resident() < max(LARGE, _kept + 1e8):
+        return  # dropping takes half a second, and the next test compiles its first operations again
     jax.clear_caches()
     gc.collect()
     if sys.platform == "linux":
-        ctypes.CDLL(None).malloc_trim(0)  # what they held goes back, or two processes need 2 GB each
+        ctypes.CDLL(None).malloc_trim(0)  # what they held goes back
+    _kept = _resident()
 
 
-LARGE = 8e8  # bytes, far below the 65,530 memory maps that Linux gives a process: a program holds about four
+LARGE = (
+    9.5e8  # bytes, far below the 65,530 memory maps that Linux gives a process: a program holds about four
+)
+_kept = 0.0  # bytes that the last dropping left
 
 
 def _resident() -> float:

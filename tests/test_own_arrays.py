@@ -12,9 +12,9 @@ import pytest
 from saved_runs import assert_same, left_behind, stop_at
 
 from contrastive_jax import config as configs
-from contrastive_jax import load_encoder, main
+from contrastive_jax import load_encoder, main, sharding
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
-from contrastive_jax.training import loop
+from contrastive_jax.training import loop, pair_evaluation
 from contrastive_jax.training import run as runs
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -257,3 +257,17 @@ def test_the_pages_commands(folder, monkeypatch, capsys):
     found = {}
     exec(code, found)
     assert found["features"].shape == (114, 16)  # of the short run's width
+
+
+@pytest.mark.parametrize(
+    "rows, line",
+    [
+        ({"x": np.zeros((24, 6)), "y": np.arange(24) % 3}, "--config.data.test_fraction=0.2"),
+        ({"x": np.zeros((24, 6))}, "no labelled test examples"),  # held out or not, they have no labels
+    ],
+)
+def test_a_run_that_evaluates_nothing_names_the_option_that_would(tmp_path, rows, line):
+    np.savez(tmp_path / "rows.npz", **rows)
+    settings = configs.resolve("arrays:kind=table", {"data.file": str(tmp_path / "rows.npz")})
+    evaluator = pair_evaluation.evaluator_of(settings, runs.source_of(settings), sharding.make_mesh(ONE))
+    assert not evaluator.evaluates and line in pair_evaluation.skipped(evaluator)

@@ -112,7 +112,7 @@ def train_program(
             pair_evaluation.evaluator_of(r.settings, r.source, r.mesh, r.evaluators) for r in program.runs
         ]
         if not (labelled := evaluators[0].evaluates):
-            log("no labelled test images: evaluations are skipped.")
+            log(pair_evaluation.skipped(evaluators[0]))
         profile = workdirs.Profile(workdir, settings.profile.steps if first else (0, 0))
         with contextlib.closing(feed), distributed.stop_requests() as stop_requested, Recorder(
             program, workdir, feed, saved, start, log, on_log=calls, quiet=quiet or not first, active=first

@@ -183,3 +183,12 @@ def evaluator_of(
 ) -> Evaluator | PairEvaluator:
     """Return the evaluator of a run with one encoder, or with two."""
     return (PairEvaluator if pairs.paired(settings) else Evaluator)(settings, source, mesh, built)
+
+
+def skipped(evaluator: Evaluator | PairEvaluator) -> str:
+    """Return the line of a run whose data cannot be evaluated on, with the option that holds test examples out."""
+    source, options = evaluator.source, evaluator.settings.data.options
+    held_out = source.train.labelled or isinstance(evaluator, PairEvaluator)
+    if source.test is not None or not held_out or "test_fraction" not in options:
+        return "no labelled test examples: evaluations are skipped."
+    return "no test examples: evaluations are skipped. --config.data.test_fraction=0.2 holds out a fifth."

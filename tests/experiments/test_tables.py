@@ -245,6 +245,7 @@ def test_a_claim_has_evidence_where_its_table_has_runs(name, claim):
             judge(claim, fabricated(table, scale, part))
 
 
+@pytest.mark.run  # resolves two thousand configs
 def test_the_ledger_is_current():
     for file, text in ledger.pages().items():
         assert file.read_text() == text, "python -m experiments.harness pages"
