@@ -259,15 +259,19 @@ def test_the_pages_commands(folder, monkeypatch, capsys):
     assert found["features"].shape == (114, 16)  # of the short run's width
 
 
+X = np.zeros((24, 6))
+
+
 @pytest.mark.parametrize(
-    "rows, line",
+    "kind, rows, line",
     [
-        ({"x": np.zeros((24, 6)), "y": np.arange(24) % 3}, "--config.data.test_fraction=0.2"),
-        ({"x": np.zeros((24, 6))}, "no labelled test examples"),  # held out or not, they have no labels
+        ("arrays:kind=table", {"x": X, "y": np.arange(24) % 3}, "--config.data.test_fraction=0.2"),
+        ("arrays:kind=table", {"x": X}, "no labelled test examples"),
+        ("pairs:first=table,second=table", {"image": X, "text": X}, "--config.data.test_fraction=0.2"),
     ],
 )
-def test_a_run_that_evaluates_nothing_names_the_option_that_would(tmp_path, rows, line):
+def test_a_run_that_evaluates_nothing_names_the_option_that_would(tmp_path, kind, rows, line):
     np.savez(tmp_path / "rows.npz", **rows)
-    settings = configs.resolve("arrays:kind=table", {"data.file": str(tmp_path / "rows.npz")})
+    settings = configs.resolve(kind, {"data.file": str(tmp_path / "rows.npz")})
     evaluator = pair_evaluation.evaluator_of(settings, runs.source_of(settings), sharding.make_mesh(ONE))
     assert not evaluator.evaluates and line in pair_evaluation.skipped(evaluator)

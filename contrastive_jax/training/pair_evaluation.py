@@ -186,9 +186,11 @@ def evaluator_of(
 
 
 def skipped(evaluator: Evaluator | PairEvaluator) -> str:
-    """Return the line of a run whose data cannot be evaluated on, with the option that holds test examples out."""
+    """Return the line of a run that evaluates nothing, with the option that holds out test examples if one does."""
     source, options = evaluator.source, evaluator.settings.data.options
-    held_out = source.train.labelled or isinstance(evaluator, PairEvaluator)
-    if source.test is not None or not held_out or "test_fraction" not in options:
-        return "no labelled test examples: evaluations are skipped."
-    return "no test examples: evaluations are skipped. --config.data.test_fraction=0.2 holds out a fifth."
+    of_pairs = isinstance(evaluator, PairEvaluator)
+    if source.test is None and (of_pairs or source.train.labelled) and "test_fraction" in options:
+        return "no test examples: evaluations are skipped. --config.data.test_fraction=0.2 holds out a fifth."
+    if source.test is not None and of_pairs:
+        return "no evaluator for these pairs: evaluations are skipped."
+    return "no labelled test examples: evaluations are skipped."
