@@ -40,8 +40,8 @@ difference of more than a point at 32.
 """,
     read_after="""
 Undecided. The loss predicted at 2 negatives is hardly seen: shared ones are 0.3 ± 1.0 points worse with 10 labels a
-class, though all queries of a step push from the same two images. At 32 shared ones are 0.9 ± 1.2 points better, so that
-more than a point is not excluded. With all labels the two differ by 0.1 ± 0.4 and 0.2 ± 0.5 points.
+class, though all queries of a step push from the same two images. At 32 shared ones are 0.9 ± 1.2 points better, so
+that more than a point is not excluded. With all labels the two differ by 0.1 ± 0.4 and 0.2 ± 0.5 points.
 """,
     runs={
         "small_mnist": {
