@@ -52,7 +52,7 @@ def replicate(array: Tree) -> Tree:
     return jax.reshard(array, REPLICATED) if on_mesh() else array
 
 
-def shard_batch(array: jax.Array) -> jax.Array:
+def shard_batch(array: Tree) -> Tree:
     """Distribute rows over the devices, the inverse of :func:`replicate`; the identity outside a mesh."""
     return jax.reshard(array, ROWS) if on_mesh() else array
 

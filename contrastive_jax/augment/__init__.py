@@ -7,6 +7,7 @@ devices.
 """
 
 from contrastive_jax.augment import arrays, crops, presets
+from contrastive_jax.augment.batch import views_of_batch
 from contrastive_jax.augment.crops import example_keys
 from contrastive_jax.augment.views import (
     EvaluationView,
@@ -40,4 +41,5 @@ __all__ = [
     "options_of",
     "presets",
     "seen",
+    "views_of_batch",
 ]

@@ -17,6 +17,7 @@ from contrastive_jax.data.records import Record, Unreadable, opened
 from contrastive_jax.data.split import Indices, stratified
 from contrastive_jax.data.storage import Source, StorageOptions, held_out, stored
 from contrastive_jax.kinds import Decay, Ge, Le
+from contrastive_jax.system import limits
 
 EXTENSIONS = (
     ".png",
@@ -314,7 +315,7 @@ def headers_of(files: Files, skip: bool = False) -> tuple[list[int], list[pixels
                 return None
             raise Unreadable(f"cannot read {files.name(row)}: {pixels.reason(error)}") from error
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(limits.cores()) as pool:
         met = [(row, found) for row, found in enumerate(pool.map(header, range(len(files)))) if found]
     if not met:
         raise ValueError(f"none of {len(files)} images such as {files.name(0)} can be read.")

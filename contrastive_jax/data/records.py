@@ -17,6 +17,7 @@ import numpy as np
 
 from contrastive_jax.data.pixels import whole
 from contrastive_jax.data.split import Indices, Split
+from contrastive_jax.system import limits
 
 
 class Record(NamedTuple):
@@ -124,7 +125,7 @@ def decoded(records: Records, size: int, replace: bool = False) -> Split:
                 raise corrupt[row] from error
         label[row], group[row] = record.label, record.group
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(limits.cores()) as pool:
         each = pool.map if size else map
         for first in range(0, count, records.chunk):
             rows = range(first, min(first + records.chunk, count))

@@ -36,7 +36,7 @@ from contrastive_jax.data.records import Record, Records, Unreadable
 from contrastive_jax.data.split import Indices
 from contrastive_jax.kinds import Ge, check_values
 from contrastive_jax.native import resize
-from contrastive_jax.system import signals
+from contrastive_jax.system import limits, signals
 from contrastive_jax.types import Array, Batch, Example
 
 NumWorkers = Annotated[int, Ge(-1)]
@@ -242,7 +242,7 @@ class Threads:
 
         if not flags.FLAGS.is_parsed():  # Grain reads absl flags, which notebooks and tests do not parse
             flags.FLAGS.mark_as_parsed()
-        threads = max(1, cores())
+        threads = limits.cores()
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)
         self._iterator = iter(grain.MapDataset.source(parts)[start:].to_iter_dataset(options))
 
@@ -460,11 +460,6 @@ def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
     os._exit(1)  # a killed parent cannot end its workers
 
 
-def cores() -> int:
-    """Return the number of CPU cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclasses.dataclass(frozen=True)
 class Streamed:
     """A split whose images stay encoded in storage, with the interface of :class:`split.Split`.
@@ -544,7 +539,7 @@ class Streamed:
                     raise
                 label[rows.start : rows.stop] = [self._stand_in(row).label for row in rows]
 
-        with concurrent.futures.ThreadPoolExecutor(cores()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(limits.cores()) as pool:
             for _ in pool.map(read, range(0, len(self), PART)):
                 pass
         return label
@@ -645,7 +640,7 @@ class Chosen:
 
 def workers_of(workers: int) -> int:
     """Return the number of worker processes; -1 means one per core, at most 32."""
-    return min(cores(), MOST_WORKERS) if workers < 0 else workers
+    return min(limits.cores(), MOST_WORKERS) if workers < 0 else workers
 
 
 def own_rows(batch_size: int, mesh: Mesh | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Messages for errors due to exhausted memory, open files or threads, with the limit's name."""
+"""Memory and cores of this process, and messages for errors due to exhausted memory, open files or threads."""
 
 import errno
 import os
@@ -98,3 +98,8 @@ def _soft(name: str) -> int | None:
 def _limit(name: str, words: str) -> str:
     soft = _soft(name)
     return "" if soft is None else words.format(soft)
+
+
+def cores() -> int:
+    """Return the number of CPU cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -58,7 +58,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
         rng = {name: step_key(state.seed, state.step, name) for name in ("target", "compare", "loss")}
         keys = augment.example_keys(state.seed, batch.epoch, batch.id)
         # [B, W, h, w, c] of each size; of pairs, [B, 1, ...] of each array
-        views, *others = jax.vmap(recipe.augment)(keys, batch.image)
+        views, *others = augment.views_of_batch(recipe.augment, keys, batch.image)
 
         # Zeros added to the queries, to log(1 / tau) and to the bias: their gradients are the loss's derivatives.
         query_offset = sharding.shard_batch(

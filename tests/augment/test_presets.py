@@ -1,5 +1,6 @@
 """Presets as programs: what every view is, probabilities, errors, one device and eight."""
 
+import contextlib
 import functools
 import inspect
 import re
@@ -10,8 +11,8 @@ import numpy as np
 import pytest
 from suite import sampled
 
-from contrastive_jax import augment, sharding
-from contrastive_jax.augment import color, geometry, pipeline, presets
+from contrastive_jax import augment, native, sharding
+from contrastive_jax.augment import batch, color, geometry, pipeline, presets
 from contrastive_jax.commands import preview
 
 SIZE = 20  # the smallest at which SimCLR's blur has more than one tap
@@ -94,6 +95,24 @@ def test_one_device_and_eight_give_the_same_bits_without_communication(preset, o
     )
     assert not collectives
     np.testing.assert_allclose(np.asarray(views), views_of(preset, **options), rtol=0, atol=apart)
+
+
+@pytest.mark.parametrize("meshed", [False, True])
+def test_large_images_have_the_same_bits_a_few_at_a_time(meshed, monkeypatch):
+    views = augment.make_views(preset="simclr", size=SIZE, **PLAIN)
+    mesh = sharding.make_mesh(jax.devices()[:1]) if meshed else None
+    found, loops = {}, {}
+    with jax.set_mesh(mesh) if meshed else contextlib.nullcontext():
+        rows = sharding.shard_batch((KEYS, jnp.asarray(BYTES)))
+        for large in (1e9, 0):
+            monkeypatch.setattr(batch, "LARGE", large)
+            function = native.jit(
+                lambda *rows: augment.views_of_batch(views, *rows)
+            )  # new, to be traced anew
+            loops[large] = function.lower(*rows).as_text().count("stablehlo.while")
+            found[large] = function(*rows)
+    assert loops[0] == loops[1e9] + 1 and found[0].sharding == found[1e9].sharding
+    np.testing.assert_array_equal(*map(np.asarray, found.values()))
 
 
 def test_view_v_draws_from_the_key_folded_with_v():
