@@ -40,7 +40,10 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _compiled_programs_go():
-    """Drop compiled programs once the process is large, so that two of them stay under 2 GB: one has about 1 MB."""
+    """Drop compiled programs once the process is large, so that two processes stay under 2 GB.
+
+    A program has about 1 MB.
+    """
     global _kept
     yield
     if _resident() < max(LARGE, _kept + 1e8):
@@ -52,9 +55,8 @@ def _compiled_programs_go():
     _kept = _resident()
 
 
-LARGE = (
-    9.5e8  # bytes, far below the 65,530 memory maps that Linux gives a process: a program holds about four
-)
+# Bytes, far below the 65,530 memory maps that Linux gives a process: a program holds about four.
+LARGE = 9.5e8
 _kept = 0.0  # bytes that the last dropping left
 
 

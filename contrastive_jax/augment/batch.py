@@ -24,13 +24,15 @@ def views_of_batch(views: Callable, keys: Array, examples: PyTree) -> PyTree:
       keys: [B].
       examples: [B, ...] each.
     """
-    together = jax.vmap(views)
-    largest = max(
-        math.prod(x.shape[2:]) * x.dtype.itemsize
-        for x in jax.tree.leaves(jax.eval_shape(together, keys, examples))
-    )
-    if largest < LARGE or not native.on_cpu() or sharding.devices() > 1:
-        return together(keys, examples)
+    if not native.on_cpu() or sharding.devices() > 1 or _largest(views, keys, examples) < LARGE:
+        return jax.vmap(views)(keys, examples)
     count = max(n for n in range(1, limits.cores() + 1) if len(keys) % n == 0)
     rows = sharding.replicate((keys, examples))  # on one device: the axis is only relabelled
     return sharding.shard_batch(jax.lax.map(lambda row: views(*row), rows, batch_size=count))
+
+
+def _largest(views: Callable, keys: Array, examples: PyTree) -> int:
+    """Return the bytes of a view, the largest of an example's."""
+    example = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (keys, examples))
+    made = jax.tree.leaves(jax.eval_shape(views, *example))
+    return max(math.prod(x.shape[1:]) * x.dtype.itemsize for x in made)

@@ -106,11 +106,11 @@ def test_large_images_have_the_same_bits_a_few_at_a_time(meshed, monkeypatch):
         rows = sharding.shard_batch((KEYS, jnp.asarray(BYTES)))
         for large in (1e9, 0):
             monkeypatch.setattr(batch, "LARGE", large)
-            function = native.jit(
-                lambda *rows: augment.views_of_batch(views, *rows)
-            )  # new, to be traced anew
-            loops[large] = function.lower(*rows).as_text().count("stablehlo.while")
-            found[large] = function(*rows)
+            function = lambda *rows: augment.views_of_batch(views, *rows)  # noqa: E731  # new, to be traced anew
+            loops[large] = native.jit(function).lower(*rows).as_text().count("stablehlo.while")
+            found[large] = native.jit(function)(*rows)
+            anywhere = jax.jit(function).lower(*rows).as_text()  # a user's own program, for any device
+            assert anywhere.count("stablehlo.while") == loops[1e9]
     assert loops[0] == loops[1e9] + 1 and found[0].sharding == found[1e9].sharding
     np.testing.assert_array_equal(*map(np.asarray, found.values()))
 
