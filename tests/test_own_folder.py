@@ -78,7 +78,7 @@ def test_the_pages_commands(labelled, tmp_path, capsys, monkeypatch):
         (tmp_path / "0.png").rename(removed)
     else:
         assert result["evaluations"] == {} and "evaluations are skipped" in capsys.readouterr().out
-        with pytest.raises(ValueError, match="no labelled test images"):
+        with pytest.raises(ValueError, match="nothing to evaluate: no labelled test examples"):
             evaluate.evaluate(config, str(folder), quiet=True)
     embed.embed(config, str(folder), quiet=True)
     with np.load(folder / "embeddings_train.npz") as found:

@@ -19,7 +19,7 @@ from contrastive_jax.config import Settings
 from contrastive_jax.evaluators.table import of_runs
 from contrastive_jax.training import encoder, pairs
 from contrastive_jax.training.evaluation import Evaluator
-from contrastive_jax.training.pair_evaluation import PairEvaluator, evaluator_of
+from contrastive_jax.training.pair_evaluation import PairEvaluator, evaluator_of, lacks
 from contrastive_jax.training.run import source_of
 from contrastive_jax.workdir import remote, replicas
 
@@ -60,7 +60,7 @@ def evaluate(
       fingerprint of its config. For a list of configs, a list of these, with {} for a replica that diverged.
 
     Raises:
-      ValueError: the encoder cannot read these images, there are no labelled test images, an evaluator does not
+      ValueError: the encoder cannot read these images, there is nothing to evaluate on, an evaluator does not
         fit the data, or the workdir holds another number of replicas.
       FileNotFoundError: no checkpoint, or a missing data set.
     """
@@ -108,7 +108,7 @@ def _judged(
         pairs.check_data(chosen, source)
         evaluator = evaluator_of(chosen, source, mesh)
         if not evaluator.evaluates:
-            raise ValueError(f"data.name={settings.data.name!r} has no labelled test images to evaluate on.")
+            raise ValueError(f"data.name={settings.data.name!r} has nothing to evaluate: {lacks(evaluator)}.")
         saved = restored(path, evaluator)
         log(path if saved.step is None else f"step {saved.step} of {path}")
         train = evaluator.source.train

@@ -185,12 +185,20 @@ def evaluator_of(
     return (PairEvaluator if pairs.paired(settings) else Evaluator)(settings, source, mesh, built)
 
 
+NO_TEST = "no test examples"
+
+
 def skipped(evaluator: Evaluator | PairEvaluator) -> str:
     """Return the line of a run that evaluates nothing, with the option that holds out test examples if one does."""
-    source, options = evaluator.source, evaluator.settings.data.options
-    of_pairs = isinstance(evaluator, PairEvaluator)
-    if source.test is None and (of_pairs or source.train.labelled) and "test_fraction" in options:
-        return "no test examples: evaluations are skipped. --config.data.test_fraction=0.2 holds out a fifth."
-    if source.test is not None and of_pairs:
-        return "no evaluator for these pairs: evaluations are skipped."
-    return "no labelled test examples: evaluations are skipped."
+    hint = ""
+    if (what := lacks(evaluator)) == NO_TEST and "test_fraction" in evaluator.settings.data.options:
+        hint = " --config.data.test_fraction=0.2 holds out a fifth."
+    return f"{what}: evaluations are skipped.{hint}"
+
+
+def lacks(evaluator: Evaluator | PairEvaluator) -> str:
+    """Return what is missing for an evaluation."""
+    source, of_pairs = evaluator.source, isinstance(evaluator, PairEvaluator)
+    if source.test is None and (of_pairs or source.train.labelled):
+        return NO_TEST
+    return "no evaluator for these pairs" if of_pairs else "no labelled test examples"

@@ -175,7 +175,7 @@ def test_a_size_that_the_network_cannot_read_is_refused_before_training(size, en
     ("leaves", "mode", "sentence"),
     [
         ({}, "RGB", "has images with 3 channels; the encoder of .* reads 1"),
-        ({"data.train_split": "test", "data.test_split": ""}, "L", "no labelled test images"),
+        ({"data.train_split": "test", "data.test_split": ""}, "L", "nothing to evaluate: no test examples"),
         ({"evaluate.checkpoint": "nowhere"}, "L", "there is no checkpoint directory .*nowhere"),
         (
             {"evaluators.first.layer": "projection_4"},
