@@ -4,7 +4,7 @@
     contrastive-jax --config=configs/folder.py:dir=photos
     contrastive-jax --config=configs/folder.py:dir=photos,size=128,scale=gpu
 
-Not a replication. At scale cpu a ResNet-18 of width 16 sees 60,000 images (1,000 images 60 times); gpu has width 64 and
+Not a replication. At scale cpu a ResNet-18 of width 16 sees 60,000 images (900 images 67 times); gpu has width 64 and
 sees 10 million. Without a test folder a tenth of every class is held out; where there are labels it judges the encoder
 by a linear classifier (L-BFGS) and kNN, beside the untrained encoder. What a method takes from the size of its data
 (queue, alpha, K, momentum of the target) is cut to such sizes (``contrastive_jax.config.limit``).

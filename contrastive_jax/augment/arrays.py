@@ -66,6 +66,11 @@ def scarf(examples: np.ndarray | None, *, corruption: Fraction = 0.6, bank: Coun
         )
     width = examples.shape[1]
     count = int(corruption * width + 1e-9)
+    if corruption and not count:
+        raise ValueError(
+            f"augment.corruption is {corruption}, which replaces none of {width} features, so that both"
+            f" views are equal; it must be at least 1 / {width}."
+        )
     rows = np.unique(np.linspace(0, len(examples) - 1, min(bank, len(examples))).round().astype(int))
     columns = np.ascontiguousarray(np.asarray(examples[rows], np.float32).T)  # [F, rows]
 
@@ -137,7 +142,8 @@ def tokens(
       mask: probability that a token is replaced.
       mask_id: the token that stands in for it.
       delete: probability that a token is deleted; those behind it move up.
-      padding_id: the token that fills the end; it is neither masked nor deleted. -1: none of the ids is padding.
+      padding_id: the token that fills the end; it is neither masked nor deleted. -1: none of the ids is
+        padding; the end is filled with 0.
     """
     _check("tokens", examples, (1,), False, "token ids, int32 [T]")
 

@@ -221,7 +221,8 @@ def contrastive_loss(
     Returns:
       [2N] values, for the queries ``a`` and then the queries ``b``, or [N] one way; at least float32. Of more
       views [V N], for the V pairs (0, 1), (0, 2), ..., (1, 0), ... in turn; with ``positives`` for the Q queries
-      in turn. Queries without negatives are 0 without a gradient.
+      in turn. Queries without negatives are 0 without a gradient, except with ``sigmoid``, whose positive counts
+      alone.
 
     Raises:
       ValueError: an invalid argument; the message names it, its value and the allowed values.

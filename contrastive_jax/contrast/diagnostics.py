@@ -245,10 +245,14 @@ def of_outputs(outputs: Outputs, label: Array, apart: bool = False) -> dict[str,
         "embedding_largest": jnp.max(jnp.abs(outputs.projection.astype(z.dtype))),
     }
     if outputs.logits.shape[-1] and label.ndim == 1:
-        right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]
-        labelled = jnp.maximum(jnp.sum(label >= 0) * right.shape[1], 1)
-        metrics["probe_accuracy"] = jnp.sum(right & (label >= 0)[:, None]) / labelled
+        right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]  # no class is negative
+        metrics["probe_accuracy"] = mean_of_labelled(right, label)
     return metrics
+
+
+def mean_of_labelled(value: Array, label: Array) -> Array:
+    """Return the mean over labelled examples of values [B, W], which are 0 for those without a label; 0 for none."""
+    return jnp.sum(value) / jnp.maximum(jnp.sum(label >= 0) * value.shape[1], 1)
 
 
 def _least(values: Iterable[Array]) -> Array:

@@ -3,7 +3,8 @@
 Each combines a stable value with the gradient of a surrogate. Nothing divides by sigmoid(c) or forms e^c, so
 values and gradients are correct for any finite c. ``relative`` and ``scaled`` weight a query with a mean over
 the whole batch. A query without negatives has c = -inf: InfoNCE, EqCo and Dual are then 0, the FlatNCE family
-and MACL 1, all without a gradient; DCL has no such limit and is -inf.
+and MACL 1, all without a gradient; DCL has no such limit and is -inf. A train step and ``contrastive_loss`` pass 0
+for such a query and set its loss to 0.
 
 For a query with several positives P, c is the contrast with all of them, logsumexp_neg(s / tau) -
 logsumexp_pos(s / tau), and ``surplus`` is the loss's second term: log |P|, or

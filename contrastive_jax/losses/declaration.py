@@ -44,7 +44,7 @@ def loss(
         returns it.
       constant: whether the value is 1 by definition; runs then advise to watch InfoNCE.
       vanishing: whether the gradient has the factor sigmoid(c), which vanishes for a query that is separated
-        from its negatives; such queries can raise the alarm ``saturated``.
+        from its negatives; such queries can raise the alarm ``saturation``.
       maximised: whether the function is an estimate that is maximised; its weight must then be at most 0.
       labels: labels of an example that the loss reads: "one" or "several"; "": none, or any number.
 

@@ -32,6 +32,7 @@ from contrastive_jax.losses.contrastive import (
     at_least_float32,
     eqco,
     info_nce,
+    positive_option,
     value_with_gradient_of,
 )
 from contrastive_jax.losses.declaration import CANCELS, HAS_ONE, MISREADS, loss
@@ -108,6 +109,7 @@ def eqco_estimate(c: Array, count: Array, *, alpha: Positive) -> Array:
     Args:
       alpha: number of negatives of the estimate.
     """
+    positive_option("eqco_estimate.alpha", alpha)
     return math.log1p(alpha) - eqco(c, count, alpha=alpha)
 
 
@@ -168,8 +170,8 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     count = jnp.broadcast_to(count, c.shape)
     least = jnp.finfo(c.dtype).min  # not -inf: its logsumexp has no gradient if no query has negatives
     marginal = jnp.where(count > 0, c + joint, least)
-    number = jnp.maximum(jnp.sum(count, axis=0), 1)
-    return logsumexp(marginal, axis=0) - jnp.log(number.astype(c.dtype)) - joint
+    number = jnp.maximum(jnp.sum(count.astype(c.dtype), axis=0), 1.0)  # a sum of up to N^2 overflows int32
+    return logsumexp(marginal, axis=0) - jnp.log(number) - joint
 
 
 def jensen_shannon_surrogate(scores: Array) -> Array:

@@ -98,9 +98,10 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
                 "u": u,
             }
             loss, terms = total_loss(recipe.terms, comparison, extras)
-            probe = (
-                jnp.mean(losses.cross_entropy(outputs.logits, batch.label)) if recipe.probe_weight else 0.0
-            )
+            probe = 0.0
+            if recipe.probe_weight:
+                values = losses.cross_entropy(outputs.logits, batch.label)
+                probe = diagnostics.mean_of_labelled(values, batch.label)
             metrics = {"loss": loss, "probe_loss": probe} | {
                 f"loss/{name}": value for name, value in terms.items()
             }

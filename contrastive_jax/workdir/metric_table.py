@@ -59,7 +59,9 @@ METRICS = {
         "top-1 of the online probe on the augmented views, if an image has one label.",
         "online probe, accuracy", "curves",
     ),
-    "probe_loss": Metric("cross-entropy of the online probe; 0 without a probe.", unit="nats"),
+    "probe_loss": Metric(
+        "cross-entropy of the online probe, mean over labelled examples; 0 without a probe.", unit="nats"
+    ),
     "learning_rate": Metric("learning rate of this step.", "learning rate", "curves"),
     "gradient_norm": Metric(
         "norm of the gradient of all parameters before clipping, including the online probe, which is"

@@ -96,6 +96,7 @@ def test_views_of_eight_devices_are_those_of_one(preset, examples):
         ("scarf", SERIES, "'scarf', for tables, float32 .F.; these examples are float32 .24, 2."),
         ("scarf", IDS, "'scarf', for tables"),
         ("scarf", None, "'scarf'; it needs training examples"),
+        ("scarf", TABLE[:, :1], "augment.corruption is 0.6, which replaces none of 1 features"),
         ("time_series", IDS, "for time series"),
         ("tokens", TABLE, "for token ids"),
     ],

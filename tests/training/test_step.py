@@ -16,12 +16,14 @@ from contrastive_jax.training.program import packed
 from contrastive_jax.training.step import init_state, make_train_step
 
 
-def run_on(devices, config, steps=3):
+def run_on(devices, config, steps=3, relabel=lambda label: label):
     run = runs.prepare(config, devices)
+    train = run.source.train
+    train = dataclasses.replace(train, label=relabel(train.label))
     with jax.set_mesh(run.mesh):
         state = runs.initial_state(run)
         feed = data.Resident(
-            run.source.train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
+            train, seed=config["seed"], batch_size=config["train"]["batch_size"], mesh=run.mesh
         )
         step = native.jit(make_train_step(run.recipe, feed.take), donate_argnums=0)
         compiled = step.lower(state, feed.feed(0)).compile()
@@ -170,6 +172,15 @@ def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
     assert (
         with_probe.params["probe"] and not without.params.get("probe") and "probe_accuracy" not in silent[0]
     )
+
+
+@pytest.mark.run
+def test_the_probes_loss_is_the_mean_over_labelled_examples():
+    def few(label):
+        return np.where(np.arange(len(label)) % 4, -1, label).astype(label.dtype)
+
+    _, (first, *_), _ = run_on(jax.devices()[:1], tiny("simclr"), steps=1, relabel=few)
+    assert abs(first["probe_loss"] - np.log(10)) < 0.3  # of a probe that knows nothing, whoever has a label
 
 
 @pytest.mark.run
