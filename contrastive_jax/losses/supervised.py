@@ -13,7 +13,8 @@ from contrastive_jax.types import Array
 def cross_entropy(logits: Array, label: Array) -> Array:
     """Softmax cross-entropy of every view, logits [B, W, C] and label [B] -> [B, W].
 
-    A negative label marks an unlabelled example and contributes 0; a label above C - 1 gives NaN.
+    A negative label marks an unlabelled example, which contributes 0 to a mean over the batch; a label above C - 1
+    gives NaN.
     """
     log_probability = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
     label = jnp.asarray(label)
