@@ -14,6 +14,7 @@ from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.similarity import negative_statistics, normalize
 from contrastive_jax.kinds import CountOrZero, checked
 from contrastive_jax.losses import geometry
+from contrastive_jax.losses.supervised import mean_of_labelled
 from contrastive_jax.sharding import REPLICATED, on_mesh, replicate
 from contrastive_jax.types import Array, Outputs, Pool
 
@@ -248,11 +249,6 @@ def of_outputs(outputs: Outputs, label: Array, apart: bool = False) -> dict[str,
         right = jnp.argmax(outputs.logits, axis=-1) == label[:, None]  # no class is negative
         metrics["probe_accuracy"] = mean_of_labelled(right, label)
     return metrics
-
-
-def mean_of_labelled(value: Array, label: Array) -> Array:
-    """Return the mean over labelled examples of values [B, W], which are 0 for those without a label; 0 for none."""
-    return jnp.sum(value) / jnp.maximum(jnp.sum(label >= 0) * value.shape[1], 1)
 
 
 def _least(values: Iterable[Array]) -> Array:

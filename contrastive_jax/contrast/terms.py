@@ -15,6 +15,7 @@ from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
+from contrastive_jax.losses.supervised import mean_of_labelled
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
 from contrastive_jax.types import Array
 
@@ -114,9 +115,14 @@ class Term(NamedTuple):
         ]
 
     def __call__(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
-        """Return the mean of the loss over queries (or examples)."""
+        """Return the mean of the loss over queries (or examples); of labels, over labelled examples."""
         if not is_own(self.name):
-            return jnp.mean(self.values(comparison, extras))
+            values = self.values(comparison, extras)
+            return (
+                mean_of_labelled(values, extras["label"])
+                if self.declared.labels == "one"
+                else jnp.mean(values)
+            )
 
         def mean(count, *read):
             value = self._called(read)

@@ -258,7 +258,7 @@ def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
 def _numbered(
     path: pathlib.Path, *labels: np.ndarray | None
 ) -> tuple[list[np.ndarray | None], tuple[str, ...]]:
-    """Return integer labels and the names of the classes."""
+    """Return integer labels, -1 for an empty text, and the names of the classes."""
     there = [label for label in labels if label is not None]
     for label in there:
         if label.dtype.kind not in "iubU":
@@ -269,7 +269,11 @@ def _numbered(
         return list(labels), ()
     if there[0].dtype.kind == "U":
         names = np.unique(np.concatenate([label.reshape(-1) for label in there]))
-        numbered = [None if label is None else np.searchsorted(names, label) for label in labels]
+        names = names[names != ""]
+        numbered = [
+            None if label is None else np.where(label == "", -1, np.searchsorted(names, label))
+            for label in labels
+        ]
         return numbered, tuple(map(str, names))
     count = there[0].shape[1] if there[0].ndim == 2 else 1 + max(int(label.max()) for label in there)
     return list(labels), tuple(map(str, range(count)))
@@ -288,7 +292,12 @@ def _codes(*groups: np.ndarray | None) -> list[np.ndarray | None]:
             raise ValueError(
                 f"data.group_key is an array of {group.dtype}; groups must be whole numbers or text."
             )
-    return [
-        np.unique(group, return_inverse=True)[1] if group is not None and group.dtype.kind == "U" else group
-        for group in groups
-    ]
+    return [_of_names(group) if group is not None and group.dtype.kind == "U" else group for group in groups]
+
+
+def _of_names(group: np.ndarray) -> np.ndarray:
+    """Return the numbers of named groups; "" is a group of its own."""
+    number = np.unique(group, return_inverse=True)[1]
+    alone = np.flatnonzero(group == "")
+    number[alone] = len(group) + alone
+    return number

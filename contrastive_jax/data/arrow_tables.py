@@ -10,6 +10,7 @@ import numpy as np
 
 from contrastive_jax.data.image_files import (
     ImageOptions,
+    Names,
     check_fraction,
     class_names,
     label_array,
@@ -186,7 +187,7 @@ class Described(NamedTuple):
     image: str
     classes: tuple[str, ...]  # of a ClassLabel, in its order; (): the labels themselves
     several: bool  # whether labels are lists
-    labels: list[tuple[str, ...]]
+    labels: list[Names]
     groups: list[str]  # [] without a column of groups
 
 
@@ -208,7 +209,7 @@ def read_split(place: pathlib.Path, keys: Keys) -> Described:
                 f"{file} does not have the column {key!r} of {files[0]}, {schema.field(key).type}."
             )
     classes, several = _classes(features.get(label), files[0])
-    labels: list[tuple[str, ...]] = []
+    labels: list[Names] = []
     groups: list[str] = []
     for file in files:
         table = _table(file, tuple(key for key in (label, keys.group) if key))
@@ -360,12 +361,12 @@ def _group(value: Any, file: pathlib.Path) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def _names(value: Any, classes: tuple[str, ...], place: str) -> tuple[str, ...]:
-    """Return the names of a row's labels."""
-    if isinstance(value, list):
-        value = [one for one in value if one is not None and one != -1]
+def _names(value: Any, classes: tuple[str, ...], place: str) -> tuple[str, ...] | None:
+    """Return the names of a row's labels, None if they are not known."""
+    if isinstance(value, list) and value:
+        value = [one for one in value if one is not None and one != -1] or None
     if value is None or value == -1:
-        return ()
+        return None
     if not classes:
         return label_names(value, place)
     numbers = value if isinstance(value, list) else [value]

@@ -50,6 +50,11 @@ class Overlaid:
         return self.records.label_shape if self._replacement is None else ()
 
     @property
+    def group(self) -> np.ndarray | None:
+        """Groups [n] of the images; None if they are in records not yet read."""
+        return getattr(self.records, "group", None)
+
+    @property
     def labelled(self) -> bool:
         """Return whether any image has a label."""
         return self._replacement is not None or self.records.labelled

@@ -34,6 +34,7 @@ EXTENSIONS = (
     ".pbm",
 )
 FILES = ("folder", "webdataset", "huggingface")  # values of data.name for users' own image files
+Names = tuple[str, ...] | None  # an image's labels; None: not known
 DARK = 32  # of 255; 16-bit images that are all darker have another white
 
 
@@ -233,25 +234,34 @@ def check_fraction(options: ImageOptions, known: str) -> None:
         )
 
 
-def class_names(train: list[tuple[str, ...]], test: list[tuple[str, ...]]) -> tuple[str, ...]:
+def class_names(train: Sequence[Names], test: Sequence[Names]) -> tuple[str, ...]:
     """Return the labels of the training images, sorted, as numbers if all are integers."""
-    known, met = ({name for names in some for name in names} for some in (train, test))
+    known, met = ({name for names in some for name in names or ()} for some in (train, test))
     if unknown := sorted(met - known):
         raise ValueError(f"test images have classes without training images: {', '.join(unknown)}.")
     numbers = all(re.fullmatch(r"-?\d+", name) for name in known)
     return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" differ
 
 
-def label_array(names: list[tuple[str, ...]], classes: tuple[str, ...], several: bool) -> np.ndarray:
-    """Return labels [n] int32, -1 for an image without one; with ``several``, multi-hot [n, C] uint8."""
+def label_array(names: Sequence[Names], classes: tuple[str, ...], several: bool) -> np.ndarray:
+    """Return labels [n] int32, -1 for an image without one; with ``several``, multi-hot [n, C] uint8.
+
+    Raises:
+        ValueError: with ``several``, no label at all, or an image whose labels are not known.
+    """
     number = {name: i for i, name in enumerate(classes)}
     if not several:
         return np.array([number[own[0]] if own else -1 for own in names], np.int32)
     if not classes:
         raise ValueError("data.labels has no label for any image.")
+    if unknown := [i for i, own in enumerate(names) if own is None]:
+        raise ValueError(
+            f"{len(unknown):,} images, such as number {unknown[0]}, have no label where others have a list of labels;"
+            " they would count as images of no class. Give them an empty list if they are, or leave them out."
+        )
     label = np.zeros((len(names), len(classes)), np.uint8)
     for row, own in zip(label, names, strict=True):
-        row[[number[name] for name in own]] = 1
+        row[[number[name] for name in own or ()]] = 1
     return label
 
 

@@ -20,7 +20,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # 
 class Row(NamedTuple):
     """One image's row of a listing."""
 
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] | None  # None: not known
     group: str  # "": a group of its own
 
 
@@ -300,10 +300,17 @@ class _Paths:
             yield self._alike.get(unicodedata.normalize("NFC", slashes), slashes)
 
 
-def label_names(value: Any, place: str) -> tuple[str, ...]:
-    """Return the names of an entry's labels: zero, one or several; raise ValueError with ``place``."""
-    values = value if isinstance(value, list) else [] if value in (None, "") else [value]
+def label_names(value: Any, place: str) -> tuple[str, ...] | None:
+    """Return the names of an entry's labels, None without an entry; raise ValueError with ``place``."""
+    if value in (None, ""):
+        return None
+    values = value if isinstance(value, list) else [value]
     for name in values:
+        if name in (-1, "-1"):
+            raise ValueError(
+                f"{place}: the label is {name!r}, which marks images without a label in other formats; leave it"
+                " empty for such an image, or give the class another name"
+            )
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
             raise ValueError(f"{place}: the label is {name!r}; it must be a name or a whole number")
     return tuple(dict.fromkeys(str(name) for name in values))

@@ -5,7 +5,8 @@ Rows are in at most ``PARTS`` groups, of one row each up to that many, so that t
 times of the files on disk, one ``stat`` per image) and a digest of contents: the sizes of all its images, and
 blocks of the first. The digest is computed again only if the stamp differs, so that copied or touched files count
 as the same. A set of up to ``PARTS`` images is thus compared image by image. For a larger set at most ``PARTS``
-images are read; changes of the others are detected by their sizes, which differ for compressed images.
+images are read; changes of the others are detected by their sizes, which differ for compressed images. Labels and
+groups, which may come from another file, have digests of their own.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ THREADS = 16
 
 
 def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) -> dict[str, list[str]] | None:
-    """Return the digests of a split's rows, by group: ``{"rows"}`` in memory, ``{"rows", "stamps"}`` for files.
+    """Return the digests of a split's rows, by group: ``{"rows"}`` in memory, else ``{"rows", "stamps", "labels"}``.
 
     Args:
       train: the split.
@@ -60,7 +61,10 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
         sizes = (b"%d " % files.size(row) for row in range(part.start, part.stop))
         return _digest([*sizes, _content(files, part.start)])
 
-    return {"rows": _mapped(of_files, len(train)), "stamps": stamps}
+    known_of = (getattr(train.records, name, None) for name in ("label", "group"))
+    described = [array for array in known_of if array is not None]
+    labels = _mapped(lambda part: _of_arrays(*(array[part] for array in described)), len(train))
+    return {"rows": _mapped(of_files, len(train)), "stamps": stamps, "labels": labels}
 
 
 def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str, Any]) -> list[str]:
@@ -69,7 +73,13 @@ def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str,
     if len(now["rows"]) != len(had["rows"]):
         return []
     others = [
-        group for group, one, other in zip(groups, now["rows"], had["rows"], strict=True) if one != other
+        group
+        for number, group in enumerate(groups)
+        if any(
+            now[kind][number] != had[kind][number]
+            for kind in ("rows", "labels")
+            if kind in now and kind in had  # older checkpoints have no labels
+        )
     ]
 
     def name(row: int) -> str:

@@ -106,7 +106,7 @@ def webdataset(
         np.array([sample.image.size for sample in samples], np.int64),
         np.array(paths),
     )
-    names = [sample.label or () for sample in samples]
+    names = [sample.label for sample in samples]
     if label_key not in ("", AUTO) and all(sample.label is None for sample in samples):
         raise ValueError(
             f"data.label_key is {label_key!r}, which no sample has; {files.name(0)} has"

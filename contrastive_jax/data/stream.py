@@ -616,8 +616,11 @@ class Chosen:
         self.records, self.rows = records, rows
         self.shape, self.label_shape = records.shape, records.label_shape
         self.labelled, self.chunk = records.labelled, records.chunk
-        label, paths, known = (getattr(records, name, None) for name in ("label", "paths", "labelled_rows"))
-        self.label, self.paths = (None if of_all is None else of_all[rows] for of_all in (label, paths))
+        known = getattr(records, "labelled_rows", None)
+        self.label, self.group, self.paths = (
+            None if (of_all := getattr(records, name, None)) is None else of_all[rows]
+            for name in ("label", "group", "paths")
+        )
         self.labelled_rows = None if known is None else np.flatnonzero(np.isin(rows, known))
 
     def __len__(self) -> int:

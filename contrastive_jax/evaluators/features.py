@@ -337,13 +337,13 @@ def _power(rows):
 @native.jit
 def _moments(rows, power):
     mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
-    variance = jnp.sum(jnp.where(_real(rows), rows.tiles - mean, 0) ** 2, axis=(0, 1)) / rows.count
-    # As in scikit-learn, a feature that varies by rounding errors only counts as constant.
-    eps = jnp.finfo(mean.dtype).eps
-    constant = variance <= rows.count * eps * variance + (rows.count * mean * eps) ** 2
-    return mean, jnp.where(
-        constant, power, jnp.sqrt(variance)
-    )  # a constant feature is centred and keeps its scale
+    # The rounding error of a mean of many rows, which is that of the variance too.
+    difference = jnp.where(_real(rows), rows.tiles - mean, 0)
+    error = jnp.sum(difference, axis=(0, 1)) / rows.count
+    mean, variance = mean + error, jnp.sum(difference**2, axis=(0, 1)) / rows.count - error**2
+    # A feature that varies by rounding errors only is constant; it is centred and keeps its scale.
+    constant = variance <= (8 * jnp.finfo(mean.dtype).eps * mean) ** 2
+    return mean, jnp.where(constant, power, jnp.sqrt(jnp.maximum(variance, 0)))
 
 
 @native.jit
@@ -422,13 +422,15 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Score outputs ``[m, C]``, which are larger for likelier classes.
 
     Returns :func:`accuracy` of the class with the largest output and, with more than 5 classes, ``top5``; for
-    labels ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number."""
+    labels ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number; a class with the smallest
+    output of a row, such as no vote of kNN, is not among its top 5."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
     result = accuracy(np.argmax(outputs, axis=1), labels)
     if outputs.shape[1] > 5:
         first = np.argsort(-outputs, axis=1, kind="stable")[:, :5]
-        result["top5"] = float(np.mean((first == np.asarray(labels)[:, None]).any(axis=1)))
+        named = np.take_along_axis(outputs, first, axis=1) > outputs.min(axis=1, keepdims=True)
+        result["top5"] = float(np.mean(((first == np.asarray(labels)[:, None]) & named).any(axis=1)))
     return result
 
 

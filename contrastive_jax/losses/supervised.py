@@ -13,8 +13,8 @@ from contrastive_jax.types import Array
 def cross_entropy(logits: Array, label: Array) -> Array:
     """Softmax cross-entropy of every view, logits [B, W, C] and label [B] -> [B, W].
 
-    A negative label marks an unlabelled example, which contributes 0 to a mean over the batch; a label above C - 1
-    gives NaN.
+    A negative label marks an unlabelled example and gives 0; the loss of a run is the mean over labelled ones. A
+    label above C - 1 gives NaN.
     """
     log_probability = jax.nn.log_softmax(at_least_float32(logits), axis=-1)
     label = jnp.asarray(label)
@@ -25,6 +25,11 @@ def cross_entropy(logits: Array, label: Array) -> Array:
     loss = -jnp.sum(jnp.where(its, log_probability, 0.0), axis=-1)
     loss = jnp.where(label[:, None] < logits.shape[-1], loss, jnp.nan)
     return jnp.where(label[:, None] < 0, 0.0, loss)
+
+
+def mean_of_labelled(value: Array, label: Array) -> Array:
+    """Return the mean over labelled examples of values [B, W], which are 0 for those without a label; 0 for none."""
+    return jnp.sum(value) / jnp.maximum(jnp.sum(label >= 0) * value.shape[1], 1)
 
 
 @loss(labels="several")

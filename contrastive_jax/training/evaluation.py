@@ -251,7 +251,9 @@ class Evaluator:
         """Return the score in the table: ``evaluate.metric``, or for auto the set's usual score."""
         chosen = self.settings.evaluate.metric
         test = self.sets[""][1].split
-        return table.metric_of(self.settings.data.name, several(test)) if chosen == "auto" else chosen
+        section = self.settings.data
+        name = section.options.get("set") or section.name  # of tfds
+        return table.metric_of(name, several(test)) if chosen == "auto" else chosen
 
     def print(self, results: Mapping[str, dict]) -> None:
         """Print the table."""

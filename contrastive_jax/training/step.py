@@ -11,6 +11,7 @@ from contrastive_jax import augment, losses, sharding
 from contrastive_jax.contrast import diagnostics
 from contrastive_jax.contrast.temperature import Slopes
 from contrastive_jax.contrast.terms import total_loss
+from contrastive_jax.losses.supervised import mean_of_labelled
 from contrastive_jax.training.recipe import Recipe
 from contrastive_jax.types import Array, Batch, PyTree, TrainState
 
@@ -101,7 +102,7 @@ def make_train_step(recipe: Recipe, take: Callable[[PyTree, Array], Batch]) -> C
             probe = 0.0
             if recipe.probe_weight:
                 values = losses.cross_entropy(outputs.logits, batch.label)
-                probe = diagnostics.mean_of_labelled(values, batch.label)
+                probe = mean_of_labelled(values, batch.label)
             metrics = {"loss": loss, "probe_loss": probe} | {
                 f"loss/{name}": value for name, value in terms.items()
             }

@@ -121,7 +121,8 @@ higher temperature, as at batch 64 (Table 4), was not asked at 20 epochs.
     claims=(
         Claim(
             "MACL is the best on CIFAR-100 at each length of training",
-            "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - each of InfoNCE, DCL and Dual at each length that ran (small: 20 epochs of InfoNCE alone), points",
+            "linear top-1, CIFAR-100 (small: CIFAR-10), MACL-a - each of InfoNCE, DCL and Dual at each length"
+            " (small: at 20 epochs InfoNCE alone), points",
             leads,
             by="each",
             gates=GATES,

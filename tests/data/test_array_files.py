@@ -78,6 +78,13 @@ def test_test_arrays_texts_and_several_labels(write):
     assert several.train.label_shape == (2,) and several.classes == ("0", "1")
 
 
+def test_an_empty_text_is_no_label_and_a_group_of_its_own(write):
+    texts, clip = np.array(["b", "", "a", ""] * 5), np.array(["", "", "v", "v"] * 5)
+    train = read(write(x=X, y=texts, clip=clip), group_key="clip").train
+    assert train.label.tolist()[:4] == [1, -1, 0, -1] and len(train.labelled_rows) == 10
+    assert len(set(train.group)) == 11 and len(set(train.group[clip == "v"])) == 1
+
+
 def test_a_share_is_held_out_by_seed_and_by_group(write):
     file = write(x=X, y=Y, clip=np.arange(20) // 4)
     one, other = (read(file, test_fraction=0.4, split_seed=seed) for seed in (0, 1))

@@ -149,6 +149,17 @@ def test_a_single_dataset_and_rows_without_labels(tmp_path):
     assert len(load(tmp_path / "all", label_key="").test) == 1
 
 
+def test_where_others_have_several_labels_a_missing_one_is_not_none_of_them(tmp_path):
+    columns = {"image": rows(encoded() for _ in range(4)), "label": [[0], [], [1, None], [1]]}
+    assert load(saved(tmp_path / "one", columns)).train.label.argmax(1).tolist() == [0, 0, 1, 1]
+    for unknown in (None, [None], [-1]):
+        columns["label"][1] = unknown
+        with pytest.raises(
+            ValueError, match="1 images, such as number 1, have no label where others have a list"
+        ):
+            load(saved(tmp_path / f"{unknown}", columns))
+
+
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
     columns = {
         "image": rows(encoded() for _ in range(5)),

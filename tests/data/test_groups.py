@@ -1,6 +1,7 @@
 """Near-duplicates: images of one group are never each other's negatives."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from PIL import Image
 
 from contrastive_jax import data
 from contrastive_jax.contrast.similarity import negative_statistics
+from contrastive_jax.data.composite_records import Overlaid
 from contrastive_jax.data.split import stratified
+from contrastive_jax.data.stream import Chosen
 from contrastive_jax.types import Pool
 
 PATHS = [
@@ -96,3 +99,12 @@ def test_images_of_a_group_are_left_out_of_the_similarity_statistics(images, eng
         want = np.log(np.exp(2.0 * score[i, others]).sum())
         np.testing.assert_allclose(found.logsumexp[0, i], want, rtol=1e-5)
         np.testing.assert_allclose(found.hardest[i], score[i, others].max(), rtol=1e-5)
+
+
+def test_parts_and_compositions_of_streamed_images_keep_their_groups(images):
+    records = load(images, group="clip[0-9]+/", stream="on", workers=0).train.records
+    made = types.SimpleNamespace(composition=types.SimpleNamespace(shape=lambda shape: shape))
+    composed = Overlaid(records, 4, made)
+    for known in (records, composed, Chosen(composed, np.arange(8))):
+        assert known.group.tolist() == CLIPS
+    assert Chosen(composed, np.array([7, 4])).group.tolist() == [7, 3]

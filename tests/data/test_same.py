@@ -1,5 +1,6 @@
 """What a run began with is told from other pixels under the same names; files that were touched are the same."""
 
+import json
 import os
 import re
 import types
@@ -47,6 +48,27 @@ def test_other_pixels_under_the_same_names(images, stream):
     changed = folder(images, stream)
     now = data.contents(changed, now)
     assert re.search(r"other pixels.*: c\.bmp\. ", differs(changed, now, before))
+
+
+@pytest.mark.parametrize("stream", ["on", "off"])
+@pytest.mark.parametrize("column, same, changed", [("label", "x", "y"), ("group", "2", "1")])
+def test_other_labels_or_groups_of_the_same_files(images, stream, column, same, changed):
+    def split(value):
+        rows = [{"path": f"{n}.bmp", "label": "xy"[i % 2], "group": f"{i}"} for i, n in enumerate("abcde")]
+        rows[2][column] = value
+        (images.parent / "listing.json").write_text(json.dumps(rows))
+        return folders.folder(
+            dir=str(images),
+            labels=str(images.parent / "listing.json"),
+            group="group",
+            stream=stream,
+            workers=0,
+        ).train
+
+    had, other = data.contents(split(same)), split(changed)
+    assert re.search(r"labels or groups.*: c\.bmp\. ", differs(other, data.contents(other, had), had))
+    again = split(same)
+    assert not differs(again, data.contents(again, had), had)
 
 
 def test_files_of_the_same_size_and_time_are_not_read_again(images, monkeypatch):

@@ -11,9 +11,10 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, evaluators
+from contrastive_jax import data, evaluators, sharding
 from contrastive_jax.evaluators import knn, linear_probe, table
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset
+from contrastive_jax.training import pair_evaluation
 from contrastive_jax.training import run as runs
 
 RANDOM = np.random.default_rng(0)
@@ -204,6 +205,11 @@ def test_the_metric_is_that_of_the_sets_literature():
     assert table.metric_of("cifar10", False) == "top1"
     assert table.metric_of("oxford_flowers102:2.1.1", False) == "mean_per_class"
     assert table.metric_of("voc/2007", True) == "map_11_point"
+    images, labels = np.zeros((300, 8, 8, 3), np.uint8), np.arange(300) % 5
+    source = data.from_arrays(images, labels, images, labels, name="five")
+    for named in ({"data.name": "caltech101"}, {"data.name": "tfds", "data.set": "caltech101"}):
+        evaluator = pair_evaluation.evaluator_of(configs.resolve(None, named), source, sharding.make_mesh())
+        assert evaluator.metric() == "mean_per_class"
     assert (
         not table.unbalanced(one) and table.unbalanced(np.array([0, 0, 1])) and not table.unbalanced(several)
     )

@@ -175,12 +175,13 @@ def test_supervised_reaches_the_encoder_and_the_probe_of_others_does_not():
 
 
 @pytest.mark.run
-def test_the_probes_loss_is_the_mean_over_labelled_examples():
+@pytest.mark.parametrize("method, loss", [("simclr", "probe_loss"), ("supervised", "loss")])
+def test_a_loss_of_labels_is_the_mean_over_labelled_examples(method, loss):
     def few(label):
         return np.where(np.arange(len(label)) % 4, -1, label).astype(label.dtype)
 
-    _, (first, *_), _ = run_on(jax.devices()[:1], tiny("simclr"), steps=1, relabel=few)
-    assert abs(first["probe_loss"] - np.log(10)) < 0.3  # of a probe that knows nothing, whoever has a label
+    _, (first, *_), _ = run_on(jax.devices()[:1], tiny(method), steps=1, relabel=few)
+    assert abs(first[loss] - np.log(10)) < 0.3  # of a probe that knows nothing, whoever has a label
 
 
 @pytest.mark.run
