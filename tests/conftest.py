@@ -28,8 +28,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 
 def pytest_configure(config):
-    """In the default tier XLA makes no fast programs, which is most of its time; the others compile as users do."""
-    if config.option.markexpr == "not run and not slow":
+    """In the tiers default and ``run`` XLA makes no fast programs, which is most of its time.
+
+    The slow tier compiles as users do, and so do the losses of both when CI runs them once more.
+    """
+    if config.option.markexpr in ("not run and not slow", "run"):
         jax.config.update("jax_disable_most_optimizations", True)
         flags = ["--xla_cpu_parallel_codegen_split_count=1"]  # a program in parts takes a fifth longer
         if jax.__version__.startswith("0.10."):  # emitters by MLIR take as long again; later jax has no other
