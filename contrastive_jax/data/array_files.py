@@ -42,8 +42,8 @@ def arrays(
     Args:
         file: an .npz, .npy or .safetensors file; an .npy file contains examples only and is memory-mapped.
         key: key of the training examples [n, ...]; ignored for an .npy file.
-        label_key: key of their labels: [n] integers from 0 (-1: no label) or texts, or [n, C] of 0 and 1;
-            "auto": y if the file has it; "": no labels.
+        label_key: key of their labels: [n] integers from 0 (-1: no label) or texts ("": no label), or [n, C] of 0
+            and 1; "auto": y if the file has it; "": no labels.
         group_key: key of their groups, [n] integers or texts: examples of one group are not negatives of each
             other and are held out together; "": each example is its own group.
         pair_key: key of the second arrays [n, ...], each the pair of an example, for ``second_encoder``; numbers or

@@ -47,7 +47,7 @@ def read_listing(
     Tables (CSV and TSV with a header, JSON as a list of objects, JSONL with one object per line) have a column
     of paths and one of labels. A JSON object is path -> label, or path -> object. A label is a string or an
     integer. If some label is a list, or ``label_separator`` is set, every image of the set may have any number
-    of labels. An empty cell, "" or null means no label.
+    of labels, or none (an empty list or cell). An empty cell, "" or null without lists means no label; -1 is refused.
 
     Files are UTF-8, or UTF-16 as written by Excel and PowerShell. A CSV may be separated by semicolons or tabs
     if its header then has the columns. A path that is not in ``known`` is also tried with its backslashes as /,

@@ -66,7 +66,8 @@ def webdataset(
             format, one per sample.
         label_key: extension of the labels, text such as ``cls``; or ``json.KEY``, a key of the sample's JSON, whose
             value may be a list of labels; "auto": ``cls`` if a shard has it, else ``json.label`` or ``json.labels`` if
-            its first JSON has it, else no labels; "": no labels. A sample without a label, or with -1, has none.
+            its first JSON has it, else no labels; "": no labels. A sample without a label, or with -1, has none;
+            where labels are lists, every sample needs one, which may be empty.
         group: groups of images, which are never each other's negatives: ``json.KEY``, or a regular expression
             that is searched in the path ``SHARD/MEMBER`` and whose first group, or whole match, is the group's
             name. Images without a group's name are groups of their own.
