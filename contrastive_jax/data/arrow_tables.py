@@ -54,8 +54,8 @@ def huggingface(
         test_split: split of the test images; "auto": the first of test, validation and val with labels; "": none.
         image_key: column of the images, encoded files; "auto": the only one of type ``Image``.
         label_key: column of the labels: ``ClassLabel``, whole numbers or texts, or lists of them; "auto": ``label``
-            or ``labels``, else the only ``ClassLabel``, else no labels; "": no labels. Null and -1 mean no label; where labels
-            are lists, every image needs one, which may be empty.
+            or ``labels``, else the only ``ClassLabel``, else no labels; "": no labels. Null and -1 mean no label;
+            where labels are lists, every image needs one, which may be empty.
         group: column of groups of images, which are never each other's negatives; null and "" are groups of their
             own; "": each image is its own group.
 
