@@ -110,6 +110,7 @@ DEFINITIONS = of(
 INFORMATION = of(
     "losses/information.py",
     BESIDE,
+    ("pairs are counted in int32", "jnp.sum(count.astype(c.dtype), axis=0)", "jnp.sum(count, axis=0)"),
     ("InfoNCE's estimate below log K", "jnp.log1p(count.astype(c.dtype)) - info_nce(c)",
      "jnp.log(count.astype(c.dtype)) - info_nce(c)", f"{BESIDE} evaluators/test_mutual_information.py"),
     ("Fenchel-Legendre with the paper's misprint", "- u) - 1.0", "- u) + 1.0"),
@@ -124,6 +125,7 @@ INFORMATION = of(
 INVARIANCE = of(
     "losses/invariance.py",
     BESIDE,
+    ("ReLIC compares an image with itself", "jnp.where(itself[:, None, None], -jnp.inf, other)", "other"),
     ("BYOL predicts its own view", "stop_gradient(unit(target))[:, ::-1], axis=-1)",
      "stop_gradient(unit(target)), axis=-1)"),
     ("BYOL's target carries a gradient", "stop_gradient(unit(target))[:, ::-1]", "unit(target)[:, ::-1]"),
@@ -348,9 +350,14 @@ DIAGNOSTICS = of(
     ("uniformity off by 4 t", "sums = statistics.logsumexp[0] - 2.0 * t", "sums = statistics.logsumexp[0] + 2.0 * t"),
     ("the rank of what is not centred", "_gram(z - jnp.mean(z, axis=(0, 1)))", "_gram(z)",
      "contrast/test_diagnostics.py training/test_alarms.py"),
-    ("unlabelled images count as wrong", "jnp.sum(label >= 0) * right.shape[1]", "label.shape[0] * right.shape[1]"),
     ("a query's gradient by examples", "gradient.shape[0] * gradient.shape[1] * jnp.sqrt", "gradient.shape[0] * jnp.sqrt"),
     ("entropy of another sign", "jax.nn.softplus(c) - jax.nn.sigmoid(c) * logit", "jax.nn.softplus(c) + jax.nn.sigmoid(c) * logit"),
+)  # fmt: skip
+
+SUPERVISED = of(
+    "losses/supervised.py",
+    "contrast/test_diagnostics.py",
+    ("unlabelled images count as wrong", "jnp.sum(label >= 0) * value.shape[1]", "value.size"),
 )  # fmt: skip
 
 ORDER = of(
@@ -533,6 +540,8 @@ FEATURES = of(
     ("top-5 is top-6", 'kind="stable")[:, :5]', 'kind="stable")[:, :6]'),
     ("the test set is standardised by itself", "Standardized(part, scaler.mean_, scaler.scale_)",
      "Standardized(part, part.mean(0), scaler.scale_)", "evaluators/test_features.py evaluators/test_linear_probe.py"),
+    ("no vote is among the top 5", " & named).any", ").any"),
+    ("a constant by the number of rows", "(8 * jnp.finfo(mean.dtype).eps * mean)", "(rows.count * jnp.finfo(mean.dtype).eps * mean)"),
     ("a positive's precision counts the next recall", "np.diff(recall) * precision[:-1]", "np.diff(recall) * precision[1:]"),
 )  # fmt: skip
 PROBE = of(
@@ -849,7 +858,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
-    *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
+    *SUPERVISED, *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
 ]  # fmt: skip
 

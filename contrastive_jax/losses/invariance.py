@@ -102,15 +102,14 @@ def relic(
     query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
     own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
     if negative is None:
+        place = jnp.arange(key.shape[0])
         other = jnp.einsum("bvd,mwd->bvwm", query, key, precision=Precision.HIGHEST)
-        itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == jnp.arange(key.shape[0])
-        other = jnp.where(itself[:, None, None], -jnp.inf, other)
     else:
         place = jnp.where(negative < 0, key.shape[0], negative)  # JAX counts negative places from the end
         candidate = key.at[place].get(mode="fill", fill_value=jnp.nan, out_sharding=rows_sharding())
         other = jnp.einsum("bvd,bkwd->bvwk", query, candidate, precision=Precision.HIGHEST)
-        itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == negative
-        other = jnp.where(itself[:, None, None], -jnp.inf, other)
+    itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == place
+    other = jnp.where(itself[:, None, None], -jnp.inf, other)
     c = jax.nn.logsumexp((other - own[..., None]) / temperature, axis=-1)
     nce = info_nce(c) if positive == "included" else dcl(c)
     row = jnp.concatenate([own[..., None], other], axis=-1) / temperature

@@ -146,6 +146,14 @@ def test_relics_negatives_are_the_rows_of_their_numbers_never_its_own():
         assert jnp.isnan(losses.relic(z, z, 0.1, others.at[:, 0].set(outside))).all()
 
 
+def test_counts_whose_sum_exceeds_int32_are_counted_in_donsker_varadhan():
+    c, count = (
+        jnp.full((4096, 1), np.log(2**20)),
+        jnp.full((4096, 1), 2**20, jnp.int32),
+    )  # all scores equal: 0
+    np.testing.assert_allclose(losses.donsker_varadhan(c, count, 0 * c, 1.0), 0, atol=1e-5)
+
+
 def test_estimates_from_the_exact_ratio():
     """Two correlated Gaussians with the log density ratio as critic: who is a bound, and who is not."""
     correlation, width, n = 0.9, 4, 128
