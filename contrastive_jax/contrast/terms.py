@@ -115,7 +115,8 @@ class Term(NamedTuple):
         ]
 
     def __call__(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:
-        """Return the mean of the loss over queries (or examples); of labels, over labelled examples."""
+        """Return the mean of the loss over queries (or examples), of the package's ``cross_entropy`` over
+        labelled examples."""
         if not is_own(self.name):
             values = self.values(comparison, extras)
             return (

@@ -44,8 +44,8 @@ def arrays(
         key: key of the training examples [n, ...]; ignored for an .npy file.
         label_key: key of their labels: [n] integers from 0 (-1: no label) or texts ("": no label), or [n, C] of 0
             and 1; "auto": y if the file has it; "": no labels.
-        group_key: key of their groups, [n] integers or texts: examples of one group are not negatives of each
-            other and are held out together; "": each example is its own group.
+        group_key: key of their groups, [n] integers or texts (an empty one: a group of its own): examples of one
+            group are not negatives of each other and are held out together; "": each example is its own group.
         pair_key: key of the second arrays [n, ...], each the pair of an example, for ``second_encoder``; numbers or
             images, as of ``key``; "": examples are no pairs.
         test_key: key of the test examples; "auto": that of ``key`` followed by _test, or x_test, if the file has it;

@@ -243,7 +243,9 @@ def class_names(train: Sequence[Names], test: Sequence[Names]) -> tuple[str, ...
     return tuple(sorted(known, key=lambda name: (int(name) if numbers else 0, name)))  # "1" and "01" differ
 
 
-def label_array(names: Sequence[Names], classes: tuple[str, ...], several: bool) -> np.ndarray:
+def label_array(
+    names: Sequence[Names], classes: tuple[str, ...], several: bool, paths: Sequence[str] | None = None
+) -> np.ndarray:
     """Return labels [n] int32, -1 for an image without one; with ``several``, multi-hot [n, C] uint8.
 
     Raises:
@@ -254,10 +256,11 @@ def label_array(names: Sequence[Names], classes: tuple[str, ...], several: bool)
         return np.array([number[own[0]] if own else -1 for own in names], np.int32)
     if not classes:
         raise ValueError("data.labels has no label for any image.")
-    if unknown := [i for i, own in enumerate(names) if own is None]:
+    if (unknown := next((i for i, own in enumerate(names) if own is None), None)) is not None:
+        image = f"row {unknown}" if paths is None else paths[unknown]
         raise ValueError(
-            f"{len(unknown):,} images, such as number {unknown[0]}, have no label where others have a list of labels;"
-            " they would count as images of no class. Give them an empty list if they are, or leave them out."
+            f"{image} has no label, while others have lists of labels. Give it an empty list if it belongs to no"
+            " class, leave it out, or set data.label_key='' to train without labels."
         )
     label = np.zeros((len(names), len(classes)), np.uint8)
     for row, own in zip(label, names, strict=True):

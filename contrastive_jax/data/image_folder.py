@@ -107,7 +107,7 @@ def folder(
             for path in some
         ]
     classes = class_names(names[: len(train)], names[len(train) :])
-    label = label_array(names, classes, bool(listing and listing.several))
+    label = label_array(names, classes, bool(listing and listing.several), paths)
     return source_of(
         "folder", FolderFiles(root, paths), np.arange(len(paths)) >= len(train), label,
         group_array(paths, group, listing) if group else None, classes,

@@ -116,6 +116,11 @@ def _read(
         if label_separator and value is not None:
             value = [part.strip() for part in value.split(label_separator) if part.strip()]
         several |= isinstance(value, list)
+        if any(label in (-1, "-1") for label in (value if isinstance(value, list) else [value])):
+            raise ValueError(
+                f"{place}: the label is -1, which means no label in other formats; leave it empty for an image"
+                " without a label, or give the class another name"
+            )
         own = entry[group] if grouped else None
         rows[path] = Row(label_names(value, place), "" if own is None else str(own))
         places[path] = place
@@ -306,11 +311,6 @@ def label_names(value: Any, place: str) -> tuple[str, ...] | None:
         return None
     values = value if isinstance(value, list) else [value]
     for name in values:
-        if name in (-1, "-1"):
-            raise ValueError(
-                f"{place}: the label is {name!r}, which marks images without a label in other formats; leave it"
-                " empty for such an image, or give the class another name"
-            )
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
             raise ValueError(f"{place}: the label is {name!r}; it must be a name or a whole number")
     return tuple(dict.fromkeys(str(name) for name in values))

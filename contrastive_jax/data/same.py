@@ -73,13 +73,7 @@ def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str,
     if len(now["rows"]) != len(had["rows"]):
         return []
     others = [
-        group
-        for number, group in enumerate(groups)
-        if any(
-            now[kind][number] != had[kind][number]
-            for kind in ("rows", "labels")
-            if kind in now and kind in had  # older checkpoints have no labels
-        )
+        group for group, one, other in zip(groups, now["rows"], had["rows"], strict=True) if one != other
     ]
 
     def name(row: int) -> str:

@@ -110,7 +110,8 @@ def webdataset(
     names = [sample.label for sample in samples]
     if label_key not in ("", AUTO) and all(sample.label is None for sample in samples):
         raise ValueError(
-            f"data.label_key is {label_key!r}, which no sample has; {files.name(0)} has"
+            f"data.label_key is {label_key!r}, in which no sample has a label;"
+            f" {files.name(0)} has"
             f" {', '.join(samples[0].keys)}."
         )
     count = int(np.sum(~for_test))
@@ -122,7 +123,7 @@ def webdataset(
         groups = matched_groups(paths, group) if group else []
     why = f"it is not found in any sample (such as {paths[0]})"
     return source_of(
-        "webdataset", files, for_test, label_array(names, classes, several),
+        "webdataset", files, for_test, label_array(names, classes, several, paths),
         numbered_groups(groups, group, why) if group else None, classes,
         options,
     )  # fmt: skip
@@ -313,6 +314,8 @@ def samples_of(root: pathlib.Path, shard: str, number: int, keys: Keys) -> list[
             if keys.label.startswith(JSON) or keys.group:
                 described = _described(stream, own, file)
             value = _label(stream, own, described, keys.label, file)
+            if isinstance(value, list) and value:
+                value = [one for one in value if one not in (None, -1)] or None
             label = None if value in (None, -1, "-1") else label_names(value, f"{image.name!r} of {file}")
             group = described.get(keys.group.removeprefix(JSON)) if keys.group else None
             if not isinstance(group, str | int | None):

@@ -423,13 +423,14 @@ def scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
     Returns :func:`accuracy` of the class with the largest output and, with more than 5 classes, ``top5``; for
     labels ``[m, C]``, :func:`average_precision`. Ties go to the smaller class number; a class with the smallest
-    output of a row, such as no vote of kNN, is not among its top 5."""
+    output of a row, such as no vote of kNN, is not among its top 5 unless it is the first."""
     if np.ndim(labels) == 2:
         return average_precision(outputs, labels)
     result = accuracy(np.argmax(outputs, axis=1), labels)
     if outputs.shape[1] > 5:
         first = np.argsort(-outputs, axis=1, kind="stable")[:, :5]
         named = np.take_along_axis(outputs, first, axis=1) > outputs.min(axis=1, keepdims=True)
+        named[:, 0] = True  # the predicted class, where all are equal too
         result["top5"] = float(np.mean(((first == np.asarray(labels)[:, None]) & named).any(axis=1)))
     return result
 

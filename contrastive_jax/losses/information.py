@@ -170,7 +170,7 @@ def donsker_varadhan(c: Array, count: Array, positive: Array, temperature: Array
     count = jnp.broadcast_to(count, c.shape)
     least = jnp.finfo(c.dtype).min  # not -inf: its logsumexp has no gradient if no query has negatives
     marginal = jnp.where(count > 0, c + joint, least)
-    number = jnp.maximum(jnp.sum(count.astype(c.dtype), axis=0), 1.0)  # a sum of up to N^2 overflows int32
+    number = jnp.maximum(jnp.sum(count.astype(c.dtype), axis=0), 1.0)  # up to 2 N^2, beyond int32
     return logsumexp(marginal, axis=0) - jnp.log(number) - joint
 
 

@@ -81,8 +81,8 @@ def relic(
     """Return ReLIC: the sum over pairs of views (v, w) of cross-entropy and ``alpha`` KL(p^vw || p^ww): [B].
 
     ``projection`` and ``population`` are the same rows [B, 2, D], the latter on every device. ``negative``
-    [B, K] holds each example's negatives as row numbers of the population; its own row is not compared, a number
-    outside the population gives NaN. None: all others. Options cover the paper's ambiguities: ``same_view`` adds
+    [B, K] holds each example's negatives as row numbers of the population, its own never among them; a number
+    outside gives NaN. None: all others. Options cover the paper's ambiguities: ``same_view`` adds
     the pairs v = w (their KL is 0, their positive the query itself), ``positive`` and ``stop_gradient_same`` are
     those of :func:`relic_kl`. It holds [B, 2, 2, 1 + K] scores.
     Source: Less Can Be More in Contrastive Learning (Mitrovic et al., 2020), eq. 3.
@@ -102,14 +102,14 @@ def relic(
     query, key = embedding(projection, score == "cosine"), embedding(population, score == "cosine")
     own = jnp.einsum("bvd,bwd->bvw", query, query, precision=Precision.HIGHEST)
     if negative is None:
-        place = jnp.arange(key.shape[0])
         other = jnp.einsum("bvd,mwd->bvwm", query, key, precision=Precision.HIGHEST)
+        itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == jnp.arange(key.shape[0])
+        other = jnp.where(itself[:, None, None], -jnp.inf, other)
     else:
-        place = jnp.where(negative < 0, key.shape[0], negative)  # JAX counts negative places from the end
+        place = negative.astype(jnp.int32)
+        place = jnp.where(place < 0, key.shape[0], place)  # JAX counts negative places from the end
         candidate = key.at[place].get(mode="fill", fill_value=jnp.nan, out_sharding=rows_sharding())
         other = jnp.einsum("bvd,bkwd->bvwk", query, candidate, precision=Precision.HIGHEST)
-    itself = jnp.arange(query.shape[0], out_sharding=rows_sharding())[:, None] == place
-    other = jnp.where(itself[:, None, None], -jnp.inf, other)
     c = jax.nn.logsumexp((other - own[..., None]) / temperature, axis=-1)
     nce = info_nce(c) if positive == "included" else dcl(c)
     row = jnp.concatenate([own[..., None], other], axis=-1) / temperature

@@ -201,4 +201,7 @@ def lacks(evaluator: Evaluator | PairEvaluator) -> str:
     source, of_pairs = evaluator.source, isinstance(evaluator, PairEvaluator)
     if source.test is None and (of_pairs or source.train.labelled):
         return NO_TEST
-    return "no evaluator for these pairs" if of_pairs else "no labelled test examples"
+    if of_pairs:
+        return "no evaluator for these pairs"
+    part = "training" if source.test is not None and source.test.labelled else "test"
+    return f"no labelled {part} examples"

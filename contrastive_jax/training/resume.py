@@ -173,9 +173,19 @@ def _contents(step: int, had: Facts, run: Run, now: Facts) -> str:
         return ""
     others = data.differing(run.source.train, now["contents"], had["contents"])
     first = ", ".join(others[:3]) + (f" and {len(others) - 3:,} more" if len(others) > 3 else "")
-    return first and (
-        f"data has other pixels, labels or groups than at the start of this workdir's run: {first}."
-        " Restore the earlier images, or choose another --workdir."
+    if first:
+        return (
+            f"data has other pixels, labels or groups than at the start of this workdir's run: {first}."
+            " Restore the earlier images, or choose another --workdir."
+        )
+    labels = had["contents"].get("labels")  # of streamed files; older checkpoints have none
+    return (
+        ""
+        if labels in (None, now["contents"].get("labels"))
+        else (
+            "data has other labels or groups than at the start of this workdir's run. Restore them, or choose another"
+            " --workdir."
+        )
     )
 
 

@@ -154,9 +154,7 @@ def test_where_others_have_several_labels_a_missing_one_is_not_none_of_them(tmp_
     assert load(saved(tmp_path / "one", columns)).train.label.argmax(1).tolist() == [0, 0, 1, 1]
     for unknown in (None, [None], [-1]):
         columns["label"][1] = unknown
-        with pytest.raises(
-            ValueError, match="1 images, such as number 1, have no label where others have a list"
-        ):
+        with pytest.raises(ValueError, match="row 1 has no label, while others have lists"):
             load(saved(tmp_path / f"{unknown}", columns))
 
 

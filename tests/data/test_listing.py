@@ -139,11 +139,11 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (lines("path,label, label", "a/0.png,x,y"), "csv", "its header contains 'label' twice"),
         ({"a/0.png": 1.5}, "json", "'a/0.png': the label is 1.5; it must be a name or a whole number"),
         ({"a/0.png": ["x", None]}, "json", "the label is None; it must be a name"),
-        (lines("path,label", "a/0.png,-1"), "csv", "the label is '-1', which marks images without a label"),
+        (lines("path,label", "a/0.png,-1"), "csv", "line 2: the label is -1, which means no label in other"),
         (
             dict.fromkeys(PATHS, ["x"]) | {"b/0.png": None},
             "json",
-            "such as number 2, have no label where others",
+            "b/0.png has no label, while others have lists",
         ),
         (["a/0.png"], "json", "entry 0 is 'a/0.png'; it must be an object"),
         ("3", "json", "it must be a list or an object"),

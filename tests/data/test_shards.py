@@ -113,7 +113,7 @@ def test_labels_and_groups_of_members(two):
         ValueError, match=r"data.label_key is 'txt', .*a/000.jpg of .*part-0.tar has jpg, cls, json, pyd"
     ):
         train(label_key="txt")
-    with pytest.raises(ValueError, match=r"data.label_key is 'json.absent', which no sample has"):
+    with pytest.raises(ValueError, match=r"data.label_key is 'json.absent', in which no sample has a label"):
         train(label_key="json.absent")
     with pytest.raises(ValueError, match=r"data.group is 'json.nothing', which forms no group"):
         train(group="json.nothing")

@@ -144,6 +144,7 @@ def test_top5_is_scikit_learns_with_more_than_five_classes():
     found = scores(outputs, labels)
     assert found["top5"] == pytest.approx(top_k_accuracy_score(labels, outputs, k=5))
     assert scores(np.eye(8)[labels] - 1.0, 7 - labels)["top5"] == 0  # no vote for any other class
+    assert scores(np.zeros((8, 8)), np.arange(8))["top5"] == 1 / 8  # as top-1
     assert found["top1"] < found["top5"] < 1 and "top5" not in scores(outputs[:, :5], labels % 5)
 
 
