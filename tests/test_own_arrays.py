@@ -12,7 +12,7 @@ import pytest
 from saved_runs import assert_same, left_behind, stop_at
 
 from contrastive_jax import config as configs
-from contrastive_jax import load_encoder, main, sharding
+from contrastive_jax import data, load_encoder, main, sharding
 from contrastive_jax.commands import describe, embed, evaluate, export, preview, report
 from contrastive_jax.training import loop, pair_evaluation
 from contrastive_jax.training import run as runs
@@ -275,3 +275,10 @@ def test_a_run_that_evaluates_nothing_names_the_option_that_would(tmp_path, kind
     settings = configs.resolve(kind, {"data.file": str(tmp_path / "rows.npz")})
     evaluator = pair_evaluation.evaluator_of(settings, runs.source_of(settings), sharding.make_mesh(ONE))
     assert not evaluator.evaluates and line in pair_evaluation.skipped(evaluator)
+
+
+def test_a_labelled_test_set_alone_is_said_to_lack_training_labels():
+    images = np.zeros((9, 8, 8, 1), np.uint8)
+    source = data.from_arrays(images, None, images, np.arange(9) % 3)
+    evaluator = pair_evaluation.evaluator_of(configs.resolve("digits"), source, sharding.make_mesh(ONE))
+    assert pair_evaluation.lacks(evaluator) == "no labelled training examples"

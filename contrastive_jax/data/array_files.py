@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from contrastive_jax.data.split import Split, numbers, pairs, stratified
+from contrastive_jax.data.split import Split, group_numbers, numbers, pairs, stratified
 from contrastive_jax.data.storage import Source, held_out
 from contrastive_jax.kinds import CountOrZero, Decay, Positive, checked
 from contrastive_jax.lookup import near
@@ -292,12 +292,7 @@ def _codes(*groups: np.ndarray | None) -> list[np.ndarray | None]:
             raise ValueError(
                 f"data.group_key is an array of {group.dtype}; groups must be whole numbers or text."
             )
-    return [_of_names(group) if group is not None and group.dtype.kind == "U" else group for group in groups]
-
-
-def _of_names(group: np.ndarray) -> np.ndarray:
-    """Return the numbers of named groups; "" is a group of its own."""
-    number = np.unique(group, return_inverse=True)[1]
-    alone = np.flatnonzero(group == "")
-    number[alone] = len(group) + alone
-    return number
+    return [
+        group_numbers(group.tolist()) if group is not None and group.dtype.kind == "U" else group
+        for group in groups
+    ]

@@ -10,7 +10,6 @@ import numpy as np
 
 from contrastive_jax.data.image_files import (
     ImageOptions,
-    Names,
     check_fraction,
     class_names,
     label_array,
@@ -19,7 +18,7 @@ from contrastive_jax.data.image_files import (
     source_of,
 )
 from contrastive_jax.data.image_folder import check_links
-from contrastive_jax.data.listing import LABELS, label_names, parse_json
+from contrastive_jax.data.listing import LABELS, Names, known_label, label_names, parse_json
 from contrastive_jax.data.records import Unreadable, opened
 from contrastive_jax.data.storage import Source
 from contrastive_jax.kinds import with_options
@@ -362,11 +361,9 @@ def _group(value: Any, file: pathlib.Path) -> str:
     return "" if value is None or value != value else str(value)
 
 
-def _names(value: Any, classes: tuple[str, ...], place: str) -> tuple[str, ...] | None:
+def _names(value: Any, classes: tuple[str, ...], place: str) -> Names:
     """Return the names of a row's labels, None if they are not known."""
-    if isinstance(value, list) and value:
-        value = [one for one in value if one is not None and one != -1] or None
-    if value is None or value == -1:
+    if (value := known_label(value)) is None:
         return None
     if not classes:
         return label_names(value, place)

@@ -13,8 +13,9 @@ from typing import Annotated, BinaryIO, Literal, Protocol
 import numpy as np
 
 from contrastive_jax.data import pixels
+from contrastive_jax.data.listing import Names
 from contrastive_jax.data.records import Record, Unreadable, opened
-from contrastive_jax.data.split import Indices, stratified
+from contrastive_jax.data.split import Indices, group_numbers, stratified
 from contrastive_jax.data.storage import Source, StorageOptions, held_out, stored
 from contrastive_jax.kinds import Decay, Ge, Le
 from contrastive_jax.system import limits
@@ -34,7 +35,6 @@ EXTENSIONS = (
     ".pbm",
 )
 FILES = ("folder", "webdataset", "huggingface")  # values of data.name for users' own image files
-Names = tuple[str, ...] | None  # an image's labels; None: not known
 DARK = 32  # of 255; 16-bit images that are all darker have another white
 
 
@@ -286,9 +286,8 @@ def numbered_groups(names: Sequence[str], group: str, none: str) -> np.ndarray:
         group: the option ``data.group``, for messages.
         none: reason why there is no group, for messages.
     """
-    first: dict[str, int] = {}
-    numbers = np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
-    if not first:
+    numbers = group_numbers(names)
+    if not any(names):
         raise ValueError(f"data.group is {group!r}, which forms no group: {none}.")
     if len(names) > 1 and (numbers == 0).all():
         raise ValueError(

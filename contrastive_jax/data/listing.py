@@ -17,10 +17,13 @@ PATHS = ("path", "file_name", "filename", "file", "image")  # usual names of the
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")  # not the end of a column's name
 
 
+Names = tuple[str, ...] | None  # the labels of an image; None: not known
+
+
 class Row(NamedTuple):
     """One image's row of a listing."""
 
-    labels: tuple[str, ...] | None  # None: not known
+    labels: Names
     group: str  # "": a group of its own
 
 
@@ -305,8 +308,15 @@ class _Paths:
             yield self._alike.get(unicodedata.normalize("NFC", slashes), slashes)
 
 
-def label_names(value: Any, place: str) -> tuple[str, ...] | None:
-    """Return the names of an entry's labels, None without an entry; raise ValueError with ``place``."""
+def known_label(value: Any) -> Any:
+    """Return a stored label, or list of labels, without the nulls and -1 that mean none; None if nothing is left."""
+    if isinstance(value, list) and value:
+        return [one for one in value if one not in (None, -1)] or None
+    return None if value in (None, -1) else value
+
+
+def label_names(value: Any, place: str) -> Names:
+    """Return the names of an entry's labels, None for null or an empty text; raise ValueError with ``place``."""
     if value in (None, ""):
         return None
     values = value if isinstance(value, list) else [value]

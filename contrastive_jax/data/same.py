@@ -6,7 +6,7 @@ times of the files on disk, one ``stat`` per image) and a digest of contents: th
 blocks of the first. The digest is computed again only if the stamp differs, so that copied or touched files count
 as the same. A set of up to ``PARTS`` images is thus compared image by image. For a larger set at most ``PARTS``
 images are read; changes of the others are detected by their sizes, which differ for compressed images. Labels and
-groups, which may come from another file, have digests of their own.
+groups, which may come from another file, have one digest.
 """
 
 import contextlib
@@ -62,9 +62,8 @@ def contents(train: Split | Streamed, known: Mapping[str, Any] | None = None) ->
         return _digest([*sizes, _content(files, part.start)])
 
     known_of = (getattr(train.records, name, None) for name in ("label", "group"))
-    described = [array for array in known_of if array is not None]
-    labels = _mapped(lambda part: _of_arrays(*(array[part] for array in described)), len(train))
-    return {"rows": _mapped(of_files, len(train)), "stamps": stamps, "labels": labels}
+    labels = _of_arrays(*(array for array in known_of if array is not None))
+    return {"rows": _mapped(of_files, len(train)), "stamps": stamps, "labels": [labels]}
 
 
 def differing(train: Split | Streamed, now: Mapping[str, Any], had: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ from contrastive_jax.data.image_files import (
     source_of,
 )
 from contrastive_jax.data.image_folder import TEST, check_depth, check_links, not_listed
-from contrastive_jax.data.listing import LABELS, label_names, parse_json
+from contrastive_jax.data.listing import LABELS, known_label, label_names, parse_json
 from contrastive_jax.data.records import opened
 from contrastive_jax.data.storage import Source
 from contrastive_jax.kinds import with_options
@@ -110,8 +110,7 @@ def webdataset(
     names = [sample.label for sample in samples]
     if label_key not in ("", AUTO) and all(sample.label is None for sample in samples):
         raise ValueError(
-            f"data.label_key is {label_key!r}, in which no sample has a label;"
-            f" {files.name(0)} has"
+            f"data.label_key is {label_key!r}, in which no sample has a label; {files.name(0)} has"
             f" {', '.join(samples[0].keys)}."
         )
     count = int(np.sum(~for_test))
@@ -314,9 +313,7 @@ def samples_of(root: pathlib.Path, shard: str, number: int, keys: Keys) -> list[
             if keys.label.startswith(JSON) or keys.group:
                 described = _described(stream, own, file)
             value = _label(stream, own, described, keys.label, file)
-            if isinstance(value, list) and value:
-                value = [one for one in value if one not in (None, -1)] or None
-            label = None if value in (None, -1, "-1") else label_names(value, f"{image.name!r} of {file}")
+            label = None if value == "-1" else label_names(known_label(value), f"{image.name!r} of {file}")
             group = described.get(keys.group.removeprefix(JSON)) if keys.group else None
             if not isinstance(group, str | int | None):
                 raise ValueError(

@@ -214,6 +214,12 @@ def pairs(
     return Split(first, label, group, made=Made(Paired(), (second,)))
 
 
+def group_numbers(names: Sequence[str]) -> np.ndarray:
+    """Return groups [n] int32, each the row of its first example; "" is a group of its own."""
+    first: dict[str, int] = {}
+    return np.array([first.setdefault(name, i) if name else i for i, name in enumerate(names)], np.int32)
+
+
 def stratified(
     label: np.ndarray, fraction: float, group: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:

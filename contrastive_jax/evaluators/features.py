@@ -337,7 +337,7 @@ def _power(rows):
 @native.jit
 def _moments(rows, power):
     mean = jnp.sum(rows.tiles, axis=(0, 1)) / rows.count
-    # The rounding error of a mean of many rows, which is that of the variance too.
+    # The mean of many rows is rounded; its error would add its square to the variance.
     difference = jnp.where(_real(rows), rows.tiles - mean, 0)
     error = jnp.sum(difference, axis=(0, 1)) / rows.count
     mean, variance = mean + error, jnp.sum(difference**2, axis=(0, 1)) / rows.count - error**2

@@ -179,13 +179,11 @@ def _contents(step: int, had: Facts, run: Run, now: Facts) -> str:
             " Restore the earlier images, or choose another --workdir."
         )
     labels = had["contents"].get("labels")  # of streamed files; older checkpoints have none
+    if labels in (None, now["contents"].get("labels")):
+        return ""
     return (
-        ""
-        if labels in (None, now["contents"].get("labels"))
-        else (
-            "data has other labels or groups than at the start of this workdir's run. Restore them, or choose another"
-            " --workdir."
-        )
+        "data has other labels or groups than at the start of this workdir's run. Restore them, or choose another"
+        " --workdir."
     )
 
 

@@ -155,6 +155,20 @@ def test_labels_of_json_are_found_without_cls(described, names):
     assert with_cls.classes == ("c",) and with_cls.train.label.tolist() == [-1, 0]
 
 
+def test_where_others_have_several_labels_a_missing_one_is_not_none_of_them(tmp_path):
+    def load_with(*labels):
+        members = {}
+        for i, label in enumerate(labels):
+            members |= {f"{i}.png": encoded(), f"{i}.json": json.dumps({"label": label}).encode()}
+        shard(tmp_path / "a.tar", members)
+        return load(tmp_path)
+
+    assert load_with(["a"], [], ["b", -1]).train.label.tolist() == [[1, 0], [0, 0], [0, 1]]
+    for unknown in (None, [None], [-1], -1):
+        with pytest.raises(ValueError, match="a.tar/1.png has no label, while others have lists"):
+            load_with(["a"], unknown, ["b"])
+
+
 @pytest.mark.parametrize(
     ("names", "options", "train", "test"),
     [
