@@ -13,8 +13,8 @@ Arguments: ``k`` (negatives a query, at most 510; 0: all 510), ``alpha`` (EqCo's
 Assumed: K = 256 is half of the 510 negatives that two views of 256 images have, drawn anew for each query
 (the paper counts K by the batch). MoCo's SGD: learning rate 0.03 x N / 256, momentum 0.9, weight decay 1e-4.
 SimCLR's (its paper and code): 10 epochs of warm-up, cosine, tau 0.1, a head of 2 layers with batch norm,
-colour strength 1, global batch norm (a footnote credits SimCLR's 66.6 to its own: EqCo's may be each GPU's,
---config.norm.groups=8).
+colour strength 1, global batch norm (a footnote credits SimCLR's 66.6 to its own: EqCo's may be each GPU's;
+--config.norm.scope=groups --config.norm.groups=8 has 8 parts of the batch, each view by itself).
 """
 
 from contrastive_jax import config as configs

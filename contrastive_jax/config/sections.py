@@ -57,7 +57,8 @@ class Train:
     Args:
       duration: length of the run: '100 epochs', '1000 steps' or '1e6 examples'.
       batch_size: number of images per step, over all devices.
-      microbatches: number of parts in which a step's batch passes through the network, to save memory.
+      microbatches: number of parts in which a step's batch passes through the network, to save memory; batch norm
+          has a part's statistics.
       remat: whether blocks are recomputed in the backward pass, to save memory.
       deterministic: whether runs on a GPU are bitwise reproducible; False is faster there, and has no effect
           elsewhere.

@@ -17,6 +17,8 @@ from contrastive_jax.kinds import Count, checked
 from contrastive_jax.sharding import replicate
 from contrastive_jax.types import Array, Pool, PyTree
 
+NO_GROUP = jnp.iinfo(jnp.int32).min  # not -1, which a data set may have as a group
+
 
 class Candidates(NamedTuple):
     """Source of candidates: ``init(rng, width) -> state``, ``apply(...) -> (pools, state)``; see the module."""
@@ -107,7 +109,7 @@ def queue(
 
     def init(rng, width):
         key = normalize(jax.random.normal(rng, (size, width)))
-        return {"key": key, "group": jnp.full((size,), -1, jnp.int32), "next": jnp.zeros((), jnp.int32)}
+        return {"key": key, "group": jnp.full((size,), NO_GROUP, jnp.int32), "next": jnp.zeros((), jnp.int32)}
 
     def apply(state, keys, positive_keys, group, rng):
         pool = Pool(key=jax.lax.stop_gradient(state["key"]), group=state["group"])

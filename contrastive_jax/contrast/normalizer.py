@@ -69,6 +69,8 @@ def sogclr(*, gamma: PositiveFraction = 0.9) -> Normalizer:
 def fast_clip(*, gamma: PositiveFraction = 0.9) -> Normalizer:
     """One u for each view of an example, of ``mean_j e^((s_j - s+) / tau)`` (FastCLIP, Wei et al. 2024).
 
+    gamma is constant; FastCLIP lowers it during the run, by a cosine.
+
     Args:
       gamma: weight of the batch's value in the average; 1 is the batch's alone.
     """

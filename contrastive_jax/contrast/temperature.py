@@ -382,10 +382,12 @@ def fast_clip_v2(
 ) -> Temperature:
     """One temperature per view of an example, by Adam on its robust objective (FastCLIP-v2, Wei et al. 2024).
 
-    The objective and its slope are those of ``isogclr``, with the average u of ``normalizer=fast_clip`` as
-    published. As in the authors' code, the first visit's slope enters Adam's means whole, and an example's
-    later visits are counted from 2; the code counts epochs, which is the same where each epoch visits each
-    example once. Published, for captioned images and large batches: tau 0.03, target 7, rate 0.0133.
+    The slope is that of ``isogclr``, with the average u of ``normalizer=fast_clip`` as published. The objective
+    weights each query's loss by its tau: that is the loss ``sogclr``. The authors' code leaves the weight out of
+    the network's gradient, and so does ``method=fast_clip_v2``, by the loss ``fenchel_legendre``. As in that code,
+    the first visit's slope enters Adam's means whole, and an example's later visits are counted from 2; the code
+    counts epochs, which is the same where each epoch visits each example once. Published, for captioned images
+    and large batches: tau 0.03, target 7, rate 0.0133.
 
     Args:
       total_steps: length of the run.

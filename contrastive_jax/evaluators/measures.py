@@ -299,7 +299,7 @@ def random_projections(
 def resolved_entropy(facts: EvalSpec, *, temperature: Positive = 0.1, layer: str = "pooled") -> Evaluate:
     """Similarity-sensitive entropy of the test embeddings, in nats (Leinster and Cobbold, 2012).
 
-    See :func:`resolved.resolved_entropy`.
+    See :func:`geometry.resolved_entropy`.
 
     Args:
         temperature: temperature that cosines are divided by; smaller values resolve finer differences.

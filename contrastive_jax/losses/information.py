@@ -134,8 +134,8 @@ def sogclr(c: Array, count: Array, u: Array, temperature: Array) -> Array:
 
     With u from a moving average over more negatives than one batch contains (``normalizer``), the gradient
     estimates that of the global contrastive loss tau log mean_j e^((s_j - s+) / tau). If each query has its own
-    tau (iSogCLR, FastCLIP-v2), tau is also its weight. Released code has another value with this gradient;
-    SogCLR's has twice the gradient.
+    tau (iSogCLR), tau is also its weight. Released code has another value with this gradient; SogCLR's has twice
+    the gradient, and FastCLIP-v2's lacks the weight (:func:`fenchel_legendre`).
     Source: SogCLR (Yuan et al., 2022); iSogCLR (Qiu et al., 2023); FastCLIP (Wei et al., 2024).
     """
     return temperature * fenchel_legendre(c, count, u)

@@ -153,7 +153,7 @@ def _check_statistics(state: Mapping[str, np.ndarray]) -> None:
 
 
 def architecture(params: PyTree) -> dict[str, Any]:
-    """Return the options of :func:`resnet.resnet` that match the names and shapes of its parameters.
+    """Return the options of :func:`encoders.resnet` that match the names and shapes of its parameters.
 
     At depth 50 and more, "torchvision" and "simclr" have the same arrays, and the variant is "torchvision".
 

@@ -445,8 +445,9 @@ TABLE: dict[str, list[Row]] = {
             name="FastCLIP-v2",
             source="Wei et al., 2024",
             form="iSogCLR with u of e^c / K, for each view; Adam moves tau_i",
-            equals="iSogCLR's objective; both have the slope rho - KL at the batch's own u",
-            ours='contrastive_loss(a, b, "robust", tau_i, rho=0.3, candidates="other_view")',
+            equals="iSogCLR's objective, with the slope rho - KL at the batch's own u; the code's gradient of the"
+            " network lacks its weight tau_i, and so has the config",
+            ours='contrastive_loss(a, b, fast_clip(log_u), tau_i, candidates="other_view")',
             config="digits:method=fast_clip_v2",
             code="Optimization-AI/fast_clip@efd89d51",
             golden="family_fast_clip",
