@@ -15,7 +15,8 @@ Assumed: batch 256, the largest printed for CIFAR. 100 epochs, tau 0.1, LARS 0.3
 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, a head of 2 layers without batch norm, torchvision's
 first weights, colour strength 0.5 and no blur (all: the released code's defaults). A CIFAR stem (3x3, no
 max-pool; SimCLR's). Against that code: LARS leaves norms and biases unadapted, batch norm is over the
-global batch, the last gamma of each block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and
+global batch, views are SimCLR's (boxes, resizing and colours of its TensorFlow code, where that code has
+torchvision's), the last gamma of each block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and
 moves by 1 % a step (Algorithm S1, with its sign put right).
 """
 

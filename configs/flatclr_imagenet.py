@@ -13,7 +13,8 @@ such as 0.3; 0: fixed), ``scale``.
 Assumed: tau 0.1, LARS 0.3 x batch / 256, momentum 0.9, weight decay 1e-6, 10 epochs of warm-up, cosine, a
 head of 2 layers without batch norm, torchvision's first weights, colour strength 1 (all: the released
 code's defaults; its end of the cosine at 1e-6 is 0 here). Against that code: LARS leaves norms and biases
-unadapted, batch norm is over the global batch and not each GPU's share, blur has probability 0.5 and the
+unadapted, batch norm is over the global batch and not each GPU's share, views are SimCLR's (boxes, bicubic
+resizing without antialiasing and colours of its TensorFlow code, where that code has torchvision's) and the
 last gamma of each block starts at 0 (SimCLR's code). ESS schedule: tau starts at 1 and moves by 1 % a step
 (Algorithm S1, with its sign put right).
 """

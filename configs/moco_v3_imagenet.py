@@ -37,14 +37,14 @@ def get_config(arg=""):
     config = configs.base()
     config.name = "moco_v3_imagenet"
     config.data.name = "imagenet2012"
-    config.augment = {"preset": "byol", "size": 224}
+    config.augment = {"preset": "moco_v3", "size": 224}
     config.train.update({"duration": f"{epochs} epochs", "batch_size": 4096})
     linear = {"name": "moco_v3"}
     configs.use_method(config, "moco_v3")
     if options.encoder == "resnet":
         rate, decay, config.target.decay = RESNET[epochs]
         config.augment.crop_min = 0.2
-        config.encoder.update({"depth": 50, "stem": "imagenet", "zero_init": False, "kernel_init": "fan_out"})
+        config.encoder.update({"depth": 50, "stem": "imagenet", "kernel_init": "fan_out"})
         config.optimizer = {"name": "lars", "weight_decay": decay, "momentum_order": "lr_last"}
         config.schedule.update({"learning_rate": rate, "warmup": "10 epochs"})
     else:

@@ -178,6 +178,9 @@ def test_an_encoder_of_other_examples_is_refused(whole, folder, tmp_path):
         ("tokens", {"augment.mask_id": 20}, "and augment.mask_id contains 20"),
         ("tokens", {"augment.padding_id": 21}, "and augment.padding_id contains 21"),
         ("tokens", {"encoder.vocabulary": 0}, "encoder.vocabulary is 0; set it"),
+        ("tokens", {"encoder.padding_id": 0}, "augment.mask_id is 0, which is encoder.padding_id"),
+        ("tokens", {"encoder.padding_id": 0, "augment.mask": 0.0}, None),
+        ("tokens", {"encoder.padding_id": 1}, "augment.padding_id is 0; it must be 1, as encoder.padding_id"),
         ("tokens", {"encoder": "conv1d", "encoder.vocabulary": None, "encoder.dim": None}, "reads float"),
     ],
 )

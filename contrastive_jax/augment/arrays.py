@@ -24,6 +24,7 @@ from contrastive_jax.kinds import (
 
 Function = Callable[[jax.Array, jax.Array], jax.Array]
 VIEWS = 2
+OF_PAIRS = {"scarf": 1}  # the view that pairs train on, if not the first (SCARF's is the row itself)
 
 
 def _both(view: Function) -> Function:
@@ -140,7 +141,7 @@ def tokens(
     Args:
       examples: the training examples, ``[n, T]`` whole numbers.
       mask: probability that a token is replaced.
-      mask_id: the token that stands in for it.
+      mask_id: the token that stands in for it, an id that stands for nothing else in the data.
       delete: probability that a token is deleted; those behind it move up.
       padding_id: the token that fills the end; it is neither masked nor deleted. -1: none of the ids is
         padding; the end is filled with 0.

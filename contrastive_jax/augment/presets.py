@@ -19,7 +19,7 @@ Args:
     factor of all four, 1.0 on ImageNet and 0.5 on CIFAR.
   jitter: probability of a colour jitter.
   gray: probability of a grey image.
-  blur: probability of a Gaussian blur; for ``byol`` one value for each view.
+  blur: probability of a Gaussian blur; for ``byol`` and ``moco_v3`` one value for each view.
   solarize: probability of solarization, one value for each view.
   brightness: jitter of brightness: for ``simclr`` multiplicative (SimCLR v2) or additive (v1); for ``digits``
     the largest change of the factor from 1.
@@ -100,8 +100,7 @@ PRESETS = {
     "byol": Preset(
         "BYOL (Grill et al., 2020), as in its JAX code except the crop: torchvision's box, in up to"
         " ten draws, where that code draws once and clips the box. The views have different"
-        " probabilities of blur and solarization. MoCo v3 has the same probabilities and strengths with"
-        " ``crop_min=0.2``.",
+        " probabilities of blur and solarization.",
         (crop, clip, flip, (jitter, gray, blur, solarize), *LAST),
         IMAGENET
         | {
@@ -111,6 +110,16 @@ PRESETS = {
             "solarize": (0.0, 0.2),
         },
         {"additive": True},
+    ),
+    "moco_v3": Preset(
+        "MoCo v3 (Chen, Xie and He, 2021): crop, jitter, grey, blur (as in ``moco_v2``), solarize, flip,"
+        " normalise; BYOL's probabilities and strengths with torchvision's operations. ResNets have"
+        " ``crop_min=0.2``.",
+        (crop, (jitter, gray, blur, solarize), flip, *LAST),
+        TORCHVISION
+        | IMAGENET
+        | {"strength": (0.4, 0.4, 0.2, 0.1), "blur": (1.0, 0.1), "solarize": (0.0, 0.2)},
+        {"style": "torchvision", "edges": "edge"},
     ),
     "macl": Preset(
         "MACL (Huang et al., 2022) on CIFAR and STL-10: crop, jitter, flip, grey; no blur. The paper"

@@ -1,6 +1,7 @@
 """View of the second arrays of pairs: a preset of arrays, or one of images with the size among its options.
 
-A function takes the training examples of the second arrays and returns their views, of which training uses the first.
+A function takes the training examples of the second arrays and returns their views, of which training uses one: the
+first, or of ``scarf`` the corrupted copy.
 """
 
 import functools

@@ -1,8 +1,9 @@
 """Methods as changes to the base config, SimCLR.
 
 A choice (critic, target, candidates, negatives, margin, transform, temperature, normalizer, loss) replaces its
-section; in other sections a method sets single leaves. The values are those published; a data set's config may
-scale queue and alpha.
+section; in other sections a method sets single leaves. The values are those published, but for the widths
+of heads, which are the base config's unless a method has them (``byol``: published 4096, 256 and 4096); a data set's
+config may scale queue and alpha.
 """
 
 from typing import Any

@@ -290,7 +290,7 @@ class Jpeg:
     def cut(self, cut, boxes: np.ndarray, out: np.ndarray) -> None:
         """Write the views of some boxes [W, 4] to ``out``, [W, s, s, c]."""
         # Decoding at lower resolution smooths, so resizing without smoothing needs full resolution.
-        pixels, factor = self._decoded(boxes, cut.size, reduce=cut.antialias or cut.opencv)
+        pixels, factor = self._decoded(boxes, cut.size, reduce=cut.antialias)
         for box, view in zip(boxes, out, strict=True):
             cut.resize(pixels, box / factor, view)
 

@@ -386,9 +386,12 @@ def _views_of_pairs(
     except ValueError as error:
         raise ValueError(f"second_augment: {error}") from None
 
+    places = [augment.arrays.OF_PAIRS.get(part.name, 0) for part in (settings.augment, section)]
+
     def augmented(key: Array, pair: tuple[Array, Array]) -> tuple[Array, ...]:
         other = jax.random.fold_in(key, zlib.crc32(b"second"))
-        return first(key, pair[0])[:1], second(other, pair[1])[:1]
+        made = first(key, pair[0]), second(other, pair[1])
+        return tuple(views[place : place + 1] for views, place in zip(made, places, strict=True))
 
     keys = lambda made: made._replace(apply=_both_keys)  # noqa: E731
     return _Views(augmented, _specs(augmented, pair), (), (2, 0), probed=False, keys=keys)

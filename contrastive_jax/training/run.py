@@ -99,12 +99,13 @@ def check_constant(section: Mapping[str, Any], source: data.Source) -> None:
 
 
 def check_ids(settings: Settings, source: data.Source, before: str = "") -> None:
-    """Refuse token ids outside the encoder's vocabulary: of the examples, the mask or the padding.
+    """Refuse token ids outside the encoder's vocabulary, and masks that the encoder would take for padding.
 
     ``before``: prefix of the sections' names in messages.
 
     Raises:
-      ValueError: an id is outside the vocabulary.
+      ValueError: an id of the examples, the mask or the padding is outside the vocabulary, or the augmentation's ids
+        contradict the encoder's padding.
     """
     vocabulary = settings.encoder.options.get("vocabulary", 0)
     parts = [
@@ -126,6 +127,19 @@ def check_ids(settings: Settings, source: data.Source, before: str = "") -> None
                 f"{before}encoder.vocabulary is {vocabulary}; ids must be from 0 to {vocabulary - 1}, and"
                 f" {name} contains {wrong[0]}."
             )
+    padding = settings.encoder.options.get("padding_id", -1)
+    if padding < 0 or "mask_id" not in options:
+        return
+    if options["padding_id"] != padding:
+        raise ValueError(
+            f"{before}augment.padding_id is {options['padding_id']}; it must be {padding}, as"
+            f" {before}encoder.padding_id."
+        )
+    if options["mask_id"] == padding and options["mask"]:
+        raise ValueError(
+            f"{before}augment.mask_id is {padding}, which is {before}encoder.padding_id; masked tokens would be left"
+            " out like padding. It must be another id, one that stands for nothing else."
+        )
 
 
 def in_steps(section: Section, steps: Callable[[str, str], int]) -> Section:

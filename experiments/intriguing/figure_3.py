@@ -138,7 +138,7 @@ def main():
     options = parser.parse_args()
 
     named = dict(pair.split("=", 1) for pair in options.encoders)
-    first = encoder.config_of(next(iter(named.values())))
+    first = encoder.read_settings(next(iter(named.values()))).values
     config = configs.plain(configs.load(options.config)) if options.config else first
     section = config["augment"] | ({"size": options.size} if options.size else {})
     source = source_of(config)

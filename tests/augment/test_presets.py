@@ -50,6 +50,7 @@ def test_the_presets():
         "macl",
         "moco_v1",
         "moco_v2",
+        "moco_v3",
         "none",
         "simclr",
         *ARRAYS,
@@ -177,7 +178,9 @@ STEADY = {  # what else each preset would change, switched off
     "simclr": {"jitter": 0.0, "gray": 0.0, "blur": 0.0},
     "moco_v1": {"gray": 0.0, "strength": (0.0,) * 4},
     "moco_v2": {"jitter": 0.0, "gray": 0.0, "blur": 0.0},
-    "byol": {"jitter": 0.0, "gray": 0.0, "blur": (0.0, 0.0), "solarize": (0.0, 0.0)},
+    **dict.fromkeys(
+        ("byol", "moco_v3"), {"jitter": 0.0, "gray": 0.0, "blur": (0.0, 0.0), "solarize": (0.0, 0.0)}
+    ),
     "macl": {"jitter": 0.0, "gray": 0.0},
     "digits": {"shift": 0.0, "slant": 0.0, "brightness": 0.0, "contrast": 0.0, "noise": 0.0},
     "crop_only": {},
@@ -217,11 +220,12 @@ def test_default_probabilities(option, probability):
 
 
 @pytest.mark.run
-def test_byol_differs_by_view():
-    defaults = inspect.signature(presets.byol).parameters
+@pytest.mark.parametrize("preset", ["byol", "moco_v3"])
+def test_views_of_byol_and_moco_v3_differ(preset):
+    defaults = inspect.signature(getattr(presets, preset)).parameters
     assert defaults["blur"].default == (1.0, 0.1) and defaults["solarize"].default == (0.0, 0.2)
-    blurred, _ = changed("byol", solarize=(0.0, 0.0))
-    solarized, _ = changed("byol", blur=(0.0, 0.0))
+    blurred, _ = changed(preset, solarize=(0.0, 0.0))
+    solarized, _ = changed(preset, blur=(0.0, 0.0))
     assert blurred[:, 0].mean() > 0.93 and near(blurred[:, 1].mean(), 0.1 * VISIBLE_BLUR)
     assert not solarized[:, 0].any() and near(solarized[:, 1].mean(), 0.2)
 
@@ -284,7 +288,7 @@ def test_evaluation():
 def test_normalization_comes_last_in_training_too():
     normal = program("crop_only", **IMAGENET)(KEYS, BYTES)
     np.testing.assert_allclose(normal, color.normalize(views_of("crop_only"), **IMAGENET), atol=1e-5)
-    for preset in ("moco_v1", "moco_v2", "byol"):
+    for preset in ("moco_v1", "moco_v2", "moco_v3", "byol"):
         parameters = inspect.signature(getattr(presets, preset)).parameters
         assert {name: parameters[name].default for name in IMAGENET} == IMAGENET
     two = augment.make_eval(preset="none", size=SIZE, mean=(0.5,), std=(0.5,))(BYTES[0][..., :2])

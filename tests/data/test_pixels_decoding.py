@@ -1,5 +1,7 @@
 """From encoded images to views, against Pillow."""
 
+import dataclasses
+import importlib.util
 import io
 
 import numpy as np
@@ -103,6 +105,10 @@ def test_no_more_is_decoded_than_the_views_need(monkeypatch):
     assert np.abs(views - shifted).mean() > 5  # a box in the wrong place is seen
     _, views = views_of(image, size=24, boxes=whole)  # a kernel that does not smooth sees single pixels
     assert np.abs(views - np.stack([cut(24).resize(pillow, box) for box in whole]).astype(int)).max() <= 2
+    if importlib.util.find_spec("cv2"):
+        faster = dataclasses.replace(cut(24), opencv=True)
+        pixels.views([pixels.opened(image, 3)], faster, whole[None], 3)
+        assert seen[-1].shape[:2] == (600, 803)
 
 
 def test_a_set_of_one_size_is_resized_first():

@@ -378,6 +378,15 @@ def test_a_pair_has_one_view_of_each_array_with_a_key_of_its_own(file):
     assert [spec.shape for spec in run.recipe.view] == [(8, 8, 1), (5,)]
 
 
+def test_pairs_train_on_scarfs_corrupted_copy(file):
+    run = runs.prepare(config_of(file, **{"augment": "scarf", "second_augment": "scarf"}), ONE)
+    pair = run.source.train.pictures(np.arange(40))
+    made = run.recipe.augment(jax.random.key(5), tuple(array[3] for array in pair))
+    for view, array in zip(made, pair, strict=True):
+        assert view.shape == (1, *array.shape[1:])
+        assert 0 < np.sum(np.asarray(view[0]) != array[3]) <= int(0.6 * array.shape[1])
+
+
 IMAGES = {
     **{f"{which}.name": "tiny_methods:two_layers" for which in ("encoder", "second_encoder")},
     **{"augment.mean": (0.5,), "augment.std": (0.25,)},
