@@ -28,6 +28,7 @@ __all__ = [
     "ended_by_sigterm",
     "first",
     "lost_peer",
+    "of_first",
     "on_all",
     "start",
     "stop_requests",
@@ -215,6 +216,19 @@ def on_all(value: bool) -> bool:
     from jax.experimental import multihost_utils
 
     return bool(multihost_utils.process_allgather(np.array(value)).all())
+
+
+def of_first(text: str) -> str:
+    """Return the first process's text on all processes, after waiting for all of them."""
+    if jax.process_count() == 1:
+        return text
+    from jax.experimental import multihost_utils
+
+    own = np.frombuffer(text.encode(), np.uint8)
+    sent = np.zeros(int(multihost_utils.broadcast_one_to_all(np.array(len(own)))), np.uint8)
+    if first():
+        sent[:] = own
+    return np.asarray(multihost_utils.broadcast_one_to_all(sent)).tobytes().decode()
 
 
 @contextlib.contextmanager

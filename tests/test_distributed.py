@@ -24,8 +24,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 CONFIG = "configs/digits.py:method=flatclr_ess,scale=smoke"
 
 
-def start(workdir, *options, processes=2, devices=4):
-    """The command on every process, by the loopback address."""
+def start(workdir, *options, processes=2, devices=4, last=()):
+    """The command on every process, by the loopback address; ``last``: options of the last process alone."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -34,7 +34,7 @@ def start(workdir, *options, processes=2, devices=4):
     command += ["--config.projector.out=16", "--config.log.every=1", *options]
     return [
         subprocess.Popen(
-            [*command, f"--distributed=127.0.0.1:{port},{processes},{i}"],
+            [*command, *last[: len(last) * (i + 1 == processes)], f"--distributed=127.0.0.1:{port},{processes},{i}"],
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for i in range(processes)
@@ -119,6 +119,17 @@ def test_two_processes_describe_embed_and_export_as_one_does(tmp_path):
     with np.load(tmp_path / "run/embeddings_test.npz") as written:
         np.testing.assert_array_equal(written["label"], two["label"])
         np.testing.assert_allclose(written["pooled"], two["pooled"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_with_other_options_are_refused(tmp_path):
+    last = ("--config.seed=1", "--config.temperature.target=0.4")
+    said, codes = ended(start(tmp_path / "run", last=last))
+    assert codes == [1, 1], said
+    assert "another process of this run was started with other options" in said[0]
+    assert "process 1 differs from process 0: " in said[1] and "seed is 1, in process 0 0" in said[1]
+    assert "temperature.target is 0.4, in process 0 0.3" in said[1]
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from contrastive_jax.config.identity import (
     forbidden_changes,
     leaves,
     may_change,
+    of_a_process,
 )
 from contrastive_jax.config.overrides import expand, resolve
 from contrastive_jax.config.resolved import Settings, as_settings, saved_settings, settings_of
@@ -51,6 +52,7 @@ __all__ = [
     "limit",
     "load",
     "may_change",
+    "of_a_process",
     "on_digits",
     "on_small_images",
     "parse",

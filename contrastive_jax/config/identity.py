@@ -26,17 +26,11 @@ PRESENTATION = (
     *("name", "log", "profile", "diagnostics", "evaluate", "evaluators"),
     *("preview", "embed", "export", "report"),
 )
-# A continuation may change these too: the run gets longer, its initial weights are not read again, or its files
-# have moved.
-OF_A_BEGUN_RUN = (
-    "train.duration",
-    "init",
-    "data.dir",
-    "data.file",
-    "data.labels",
-    "compose.dir",
-    "temperature.file",
-)
+PLACES = ("data.dir", "data.file", "data.labels", "compose.dir", "temperature.file")  # of files
+# A continuation may change these too: the run gets longer, or its files have moved.
+OF_A_BEGUN_RUN = ("train.duration", *PLACES)
+# Leaves that the processes of one run may have of their own.
+OF_A_PROCESS = (*PLACES, "init.checkpoint", "init.second_checkpoint", "data.workers")
 MAY_CHANGE = (*RESOURCES, *PRESENTATION, *OF_A_BEGUN_RUN)
 
 
@@ -100,6 +94,11 @@ def diff_text(first: "Config", second: "Config") -> str:
 def may_change(leaf: str) -> bool:
     """Return whether a continuation of a run may change a leaf."""
     return bool(_under(MAY_CHANGE).match(leaf))
+
+
+def of_a_process(leaf: str) -> bool:
+    """Return whether each process of a run may have its own value of a leaf."""
+    return leaf in OF_A_PROCESS
 
 
 def forbidden_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -108,6 +108,8 @@ class Recorder(contextlib.ExitStack):
         config = run.settings.to_dict()
         if self._active:
             base = configs.plain(configs.complete(configs.base()))
+            if self._start < run.total_steps:
+                workdirs.set_earlier_result_aside(folder, lambda message: self._say(number, message))
             workdirs.write_config(folder, config, configs.diff_text(base, config))
         book = workdirs.Logbook(
             folder,
@@ -281,7 +283,12 @@ class Recorder(contextlib.ExitStack):
             record.folder if self._active else None,
             step=step,
             epoch=step / self._run.steps_per_epoch,
-            **measured | ({"evaluations": evaluations} if evaluations else {}),
+            **measured
+            | (
+                {"evaluations": evaluations, "evaluators": record.run.settings.to_dict()["evaluators"]}
+                if evaluations
+                else {}
+            ),
             alarms=alarms.summary(rows, record.run),
             notes=[
                 *self._notes(record),

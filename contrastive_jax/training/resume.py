@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from contrastive_jax import config as configs
 from contrastive_jax import data
 from contrastive_jax.config import approval
@@ -35,7 +37,14 @@ def about(run: Run) -> dict[str, Any]:
     if run.source.paired:
         second = run.source.of_pair(1).train.example
         what["second_example"] = [list(second.shape), second.dtype]
-    return {"config": run.settings.to_dict(), **what, **images}
+    return {"config": run.settings.to_dict(), **what, **images, "random": random_numbers()}
+
+
+def random_numbers() -> dict[str, Any]:
+    """Return JAX's settings that its random numbers depend on."""
+    return {
+        name: getattr(jax.config, name) for name in ("jax_default_prng_impl", "jax_threefry_partitionable")
+    }
 
 
 def restored(
@@ -199,4 +208,14 @@ def _storage(step: int, had: Facts, run: Run, now: Facts) -> str:
     )
 
 
-CHECKS = (_runs, _length, _config, _number, _files, _contents, _storage)
+def _random(step: int, had: Facts, run: Run, now: Facts) -> str:
+    before = had.get("random", now["random"])
+    wrong = [name for name, value in now["random"].items() if before.get(name, value) != value]
+    return "; ".join(
+        f"{name.upper()} was {before[name]}, is {now['random'][name]}, and random numbers would be others than"
+        " before. Restore it, or choose another --workdir."
+        for name in wrong
+    )
+
+
+CHECKS = (_runs, _length, _config, _number, _files, _contents, _storage, _random)

@@ -5,6 +5,7 @@
 
 import dataclasses
 import importlib.util
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from contrastive_jax import augment, data, evaluators, models, native, sharding
+from contrastive_jax import augment, data, distributed, evaluators, models, native, sharding
 from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.config import Settings
@@ -23,6 +24,8 @@ from contrastive_jax.training.encoder import known_layers, network_of
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
+
+PRNG = "threefry2x32"  # JAX's only random numbers that do not depend on the sharding
 
 
 class Run(NamedTuple):
@@ -183,6 +186,34 @@ def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str
     return built
 
 
+def check_processes(settings: Settings, source: data.Source) -> None:
+    """Refuse processes of one run that were started with other options, versions or images than the first.
+
+    Raises:
+      ValueError: on all processes; where something differs, the message names it.
+    """
+    if distributed.alone():
+        return
+    options = {name: x for name, x in configs.leaves(settings).items() if not configs.of_a_process(name)}
+    known = workdirs.environment()["versions"]
+    versions = {f"the version of {name}": known[name] for name in ("jax", "contrastive_jax")}
+    train = source.train
+    images = {"the number of training images": len(train), "their files": data.files_digest(train.paths)}
+    own = json.dumps(options | versions | images)
+    here, there = json.loads(own), json.loads(distributed.of_first(own))
+    wrong = [name for name in here | there if here.get(name) != there.get(name)]
+    if distributed.on_all(not wrong):
+        return
+    told = "; ".join(f"{name} is {here.get(name)!r}, in process 0 {there.get(name)!r}" for name in wrong[:5])
+    raise ValueError(
+        f"process {jax.process_index()} differs from process 0: {told}{' and more' * (len(wrong) > 5)}. Start every"
+        " process with the same options, versions and images."
+        if wrong
+        else "another process of this run was started with other options, versions or images; its own output"
+        " names them."
+    )
+
+
 def prepare(
     config: Settings | Mapping[str, Any],
     devices: Sequence[jax.Device] | None = None,
@@ -196,7 +227,10 @@ def prepare(
       FileNotFoundError: a missing data set; the message contains the command that prepares it.
     """
     settings = configs.settings_of(config)
+    if (kind := jax.config.jax_default_prng_impl) != PRNG:  # type: ignore[attr-defined]
+        raise ValueError(f"JAX_DEFAULT_PRNG_IMPL is {kind}; it must be {PRNG}, or unset.")
     source = source or source_of(settings)
+    check_processes(settings, source)
     pairs.check_data(settings, source)
     check_constant(settings.augment.options, source)
     for before, (one, of) in zip(("", models.SECOND), pairs.towers(settings, source), strict=False):

@@ -4,7 +4,7 @@
 ``curves.png``, ``result.json``) are derived or describe the run.
 """
 
-from contrastive_jax.workdir.broken import read_result, restore_config
+from contrastive_jax.workdir.broken import read_result, restore_config, set_earlier_result_aside
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.exhausted import Exhausted, Full, translate_errors
 from contrastive_jax.workdir.files import (
@@ -44,6 +44,7 @@ __all__ = [
     "replacing",
     "shareable",
     "restore_config",
+    "set_earlier_result_aside",
     "tables",
     "log",
     "measured_before",

@@ -38,14 +38,24 @@ def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[
         return {}
 
 
-def set_aside(path: pathlib.Path) -> pathlib.Path:
+def set_aside(path: pathlib.Path, word: str = "broken") -> pathlib.Path:
     """Rename a file to ``<name>.broken``, or ``<name>.broken-2`` and so on, and return its new path."""
-    aside, number = path.with_name(f"{path.name}.broken"), 1
+    aside, number = path.with_name(f"{path.name}.{word}"), 1
     while os.path.lexists(aside):
         number += 1
-        aside = path.with_name(f"{path.name}.broken-{number}")
+        aside = path.with_name(f"{path.name}.{word}-{number}")
     path.rename(aside)
     return aside
+
+
+def set_earlier_result_aside(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
+    """Rename the ``result.json`` of an earlier end to ``result.json.earlier`` before a run trains on."""
+    path = pathlib.Path(workdir, "result.json")
+    if path.is_file():
+        step, aside = read_result(path, report).get("step"), set_aside(path, "earlier")
+        report(
+            f"{path} has the results of step {step}, and training goes on; it was renamed to {aside.name}."
+        )
 
 
 def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:

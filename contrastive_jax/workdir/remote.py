@@ -55,8 +55,15 @@ class Remote(os.PathLike):
         self._sent = self._state()
 
     def push(self) -> None:
-        """Upload files that changed since the last pull or push; only the first process does."""
-        now = self._state() if distributed.first() else {}
+        """Upload files that changed since the last pull or push, and remove those that the run removed or renamed.
+
+        Only the first process does.
+        """
+        if not distributed.first():
+            return
+        now = self._state()
+        for name in sorted(self._sent.keys() - now.keys()):
+            (self.store / name).unlink(missing_ok=True)
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
                 target = self.store / name

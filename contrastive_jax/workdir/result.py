@@ -27,6 +27,7 @@ def write_result(
     epoch: float,
     metrics: Mapping[str, Any],
     evaluations: Mapping[str, Any],
+    evaluators: Mapping[str, Any] | None = None,
     seconds: float,
     images_per_second: float | None,
     utilisation: float | None = None,
@@ -42,6 +43,7 @@ def write_result(
         epoch: epochs done.
         metrics: the last training metrics.
         evaluations: results of the evaluators, with their protocols.
+        evaluators: the config's section of that name by which they were made; None: unknown, or no evaluations.
         seconds: wall time of the process that trained last, including evaluation; of replicas, a share of it.
         images_per_second: mean rate without compilation and evaluation; None if no step was trained.
         utilisation: utilisation of the devices at that rate (:mod:`contrastive_jax.training.compilation`), or
@@ -56,6 +58,7 @@ def write_result(
         "epoch": float(epoch),
         "metrics": metrics,
         "evaluations": plain(evaluations),  # keeps their order, which device_get would sort
+        **({"evaluators": plain(evaluators)} if evaluators else {}),
         "seconds": seconds,
         "images_per_second": images_per_second,
         "utilisation": utilisation,
@@ -88,19 +91,22 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
         configs.saved_settings({} if alone else configs.load(run / "config.json"))
         for run, alone in zip(runs, judged, strict=True)
     ]
-    known = list(map(leaves, read))
+    results = [
+        of_run or ({} if not (run / "result.json").is_file() else read_json(run / "result.json", dict))
+        for run, of_run in zip(runs, judged, strict=True)
+    ]
+    known = [_leaves(settings, result) for settings, result in zip(read, results, strict=True)]
     every = dict.fromkeys(name for of_run in known for name in of_run)
     differing = [name for name in every if len({json.dumps(of_run.get(name)) for of_run in known}) > 1]
     rows = []
-    for run, settings, of_run, result in zip(runs, read, known, judged, strict=True):
+    for run, settings, of_run, result in zip(runs, read, known, results, strict=True):
         own: dict[str, Any] = {"workdir": str(run), "loss": "+".join(settings.loss)}
         own |= {name: of_run.get(name) for name in differing}
         if (run / "diverged.json").is_file():
             rows.append(own | {"row": "diverged"})
             continue
-        if not result and not (run / "result.json").is_file():
+        if not result:
             raise FileNotFoundError(f"{run} has no result.json: the run has not ended.")
-        result = result or read_json(run / "result.json", dict)
         own["step"] = result.get("step")
         for row, columns in tables(result).items():
             scores = {
@@ -131,6 +137,18 @@ def tables(result: Mapping[str, Any], name: str = "evaluations") -> dict[str, di
     }
 
 
+def _leaves(settings: configs.Settings, result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's leaves, with the evaluators of its results, which may be others than the config's by now."""
+    used = _evaluators(result)
+    return leaves(settings.to_dict() if used is None else settings.to_dict() | {"evaluators": used})
+
+
+def _evaluators(result: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the evaluators' options of a results file; None in older files."""
+    found = result.get("evaluators")
+    return found if isinstance(found, dict) else None
+
+
 def measured_before(
     workdir: str | os.PathLike, step: int, report: Callable[[str], None] = log
 ) -> dict[str, Any]:
@@ -139,7 +157,7 @@ def measured_before(
     result = read_result(file, report)
     if result.get("step") != step:
         return {}
-    kept = {"evaluations": tables(result)}
+    kept = {"evaluations": tables(result), "evaluators": _evaluators(result)}
     if result.get("images_per_second") is None:
         return kept
     names = ("metrics", "seconds", "images_per_second", "utilisation")

@@ -199,7 +199,10 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
         "log": config["log"] | {"every": 2},
     }
     assert loop.train(longer, tmp_path, devices=one)["step"] == 3
-    assert "schedules are stretched" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "schedules are stretched" in said and "result.json has the results of step 2" in said
+    kept = [json.loads((tmp_path / name).read_text()) for name in ("result.json", "result.json.earlier")]
+    assert [result["step"] for result in kept] == [3, 2]
     for _ in range(2):  # nothing is left to train by the second: its result says so still
         notes = loop.train(longer, tmp_path, quiet=True, devices=one)["notes"]
         assert any("train.duration was 2 steps, and is 3 steps" in note for note in notes)
@@ -209,6 +212,16 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
         loop.train(config, tmp_path, quiet=True, devices=one)
     with pytest.raises(ValueError, match=r"gradient_snr.decay was 0.0, is 0.9"):
         loop.train(longer | {"gradient_snr": {"decay": 0.9}}, tmp_path, quiet=True, devices=one)
+    with pytest.raises(ValueError, match=r"init.checkpoint was '', is '/a/run'"):  # it would not be read
+        loop.train(longer | {"init": longer["init"] | {"checkpoint": "/a/run"}}, tmp_path, devices=one)
+    with (
+        jax.threefry_partitionable(False),
+        pytest.raises(ValueError, match="JAX_THREEFRY_PARTITIONABLE was True, is False"),
+    ):
+        loop.train(longer, tmp_path, quiet=True, devices=one)
+    with jax.default_prng_impl("rbg"), pytest.raises(ValueError, match="JAX_DEFAULT_PRNG_IMPL is rbg"):
+        loop.train(longer, tmp_path, quiet=True, devices=one)
+    assert (tmp_path / "result.json").exists()
 
 
 def test_a_run_older_than_an_option_goes_on_with_its_default():

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from contrastive_jax import config as configs
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.workdir import broken, checkpoint, files, locks, replicas, result
 
@@ -50,6 +51,22 @@ def test_files_of_another_shape_are_read_as_far_as_they_go(tmp_path):
         assert all(not columns for columns in found.get("evaluations", {}).values())
     path.write_text(json.dumps({"step": 3, "evaluations": {"trained": {"knn": {"top1": 0.5}, "x": 1}}}))
     assert result.measured_before(tmp_path, 3)["evaluations"] == {"trained": {"knn": {"top1": 0.5}}}
+
+
+def test_scores_are_read_with_the_evaluators_that_made_them(tmp_path):
+    """A config of today may have others: they were changed, and the evaluation was interrupted or left out."""
+    for name, now, then in (("old", 1, 10), ("new", 10, 10), ("other", 10, 3)):
+        config = configs.resolve("digits:scale=smoke", {"evaluators.knn.k": now}).to_dict()
+        found = {"step": 3, "evaluations": {"trained": {"knn": {"top1": 0.5}}}}
+        found["evaluators"] = {"knn": config["evaluators"]["knn"] | {"k": then}}
+        (tmp_path / name).mkdir()
+        files.write_json(tmp_path / name / "config.json", config)
+        files.write_json(tmp_path / name / "result.json", found)
+    assert [row["evaluators.knn.k"] for row in workdirs.read_results(*sorted(tmp_path.iterdir()))] == [
+        10,
+        10,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("content", [*CONTENTS.values(), b"[1]", b"[{}]", b"{}"])

@@ -61,6 +61,10 @@ def test_files_go_up_when_they_changed_and_checkpoints_do_not_come_down(remote):
     remote.push()
     assert (remote.store / "metrics.jsonl").read_text() == "1\n2\n"
     assert (remote.store / "profile/a/trace").read_text() == "untouched"
+    (remote.local / "metrics.jsonl").rename(remote.local / "metrics.jsonl.broken")
+    remote.push()
+    there = sorted(path.name for path in remote.store.iterdir())
+    assert there == ["checkpoints", "metrics.jsonl.broken", "profile"]
 
 
 def test_two_processes_on_one_address_have_copies_of_their_own(remote, monkeypatch):
