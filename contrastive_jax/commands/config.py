@@ -31,9 +31,16 @@ USAGE = (
 )
 
 
+def _loaded(spec: str) -> dict[str, Any]:
+    """Return the config of a file or name as plain dictionaries; raise ValueError if a section is none."""
+    loaded = config.load(spec)
+    schema.check_sections(loaded)
+    return config.plain(loaded)
+
+
 def diff(first: str, second: str) -> None:
     """Print the leaves in which two configs differ, each with its meaning."""
-    one, two = (config.plain(config.load(spec)) for spec in (first, second))
+    one, two = map(_loaded, (first, second))
     if one == two:
         print(f"{first} and {second} have the same leaves.", file=sys.stderr)
     for name, (was, now) in config.diff(one, two).items():
@@ -44,7 +51,7 @@ def diff(first: str, second: str) -> None:
 
 def show(spec: str) -> None:
     """Print the leaves of a config, each with its meaning."""
-    settings = config.plain(config.load(spec))
+    settings = _loaded(spec)
     for name, value in config.leaves(settings).items():
         _print((name, "bold"), (" = ", ""), (repr(value), "green"))
         _print((f"    {schema.option_of(settings, name).meaning}", "dim"))

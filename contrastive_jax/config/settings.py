@@ -253,7 +253,7 @@ def completed(saved: Mapping[str, Any]) -> ConfigDict:
         try:
             config.encoder.name = config.encoder.get("name", "resnet")  # the only encoder of older configs
             return complete(config)
-        except (AttributeError, KeyError, TypeError, ValueError, ImportError):
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, ImportError):
             return config  # a value in place of a section, or a user's loss that is missing
 
 

@@ -457,6 +457,13 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
     path = etils.epath.Path(directory)
     if "://" not in str(directory):
         path = path.absolute()  # orbax requires it
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # Python's stand-ins for bytes beyond the locale's, which orbax cannot take
+        raise ValueError(
+            f"{str(path)!a} has characters that are not in the character set of this locale; set PYTHONUTF8=1 or"
+            " LC_ALL=C.UTF-8."
+        ) from None
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path} is a file; it must be a directory of checkpoints")
     if read_only:

@@ -128,6 +128,15 @@ def test_show_reads_a_workdir(tmp_path, capsys):
     assert shown == list(configs.leaves(config))
 
 
+@pytest.mark.parametrize("changed", [{"evaluators": [1]}, {"encoder": "resnet"}, {"augment": []}])
+def test_what_is_no_section_is_named(tmp_path, capsys, changed):
+    config = configs.plain(configs.load(f"{ROOT}/configs/digits.py")) | changed
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert config_commands.main(["diff", f"{ROOT}/configs/digits.py", str(tmp_path)])
+    (name,) = changed
+    assert f"{name} is {changed[name]!r}; it must be a section" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "first"),
     [

@@ -477,6 +477,8 @@ def test_bad_directories_and_options_get_one_sentence(tmp_path, two_steps):
     file.write_text("")
     with pytest.raises(NotADirectoryError, match="file is a file"):
         Checkpoints(file)
+    with pytest.raises(ValueError, match=r"a.udcfc' has characters that are not .* set PYTHONUTF8=1 or"):
+        Checkpoints(tmp_path / "a\udcfc")
     with pytest.raises(PermissionError, match="cannot be written"):
         Checkpoints(file / "checkpoints")
     with pytest.raises(FileNotFoundError, match="no checkpoint directory"):
