@@ -163,7 +163,7 @@ CANDIDATES = of(
     ("the queue moves by one", '"next": (slot + new.group.shape[0]) % size', '"next": (slot + 1) % size'),
     ("queries meet the keys of their own step", "return [pool] * positive_keys.shape[1], state",
      'return [Pool(key=state["key"], group=state["group"])] * positive_keys.shape[1], state'),
-    ("the first keys are of group 0", "jnp.full((size,), -1, jnp.int32)", "jnp.full((size,), 0, jnp.int32)",
+    ("the first keys are of a group of the data", "jnp.full((size,), NO_GROUP, jnp.int32)", "jnp.full((size,), -1, jnp.int32)",
      "contrast/test_candidates.py"),
     ("a short queue holds the first keys", "jax.random.permutation(rng, entering)[:size]",
      "jnp.arange(entering)[:size]", "contrast/test_candidates.py"),
@@ -430,6 +430,7 @@ ARRAY_VIEWS = of(
     "augment/test_array_views.py",
     ("all features have one donor", "jax.random.randint(donor, (width,), 0, len(rows))", "jax.random.randint(donor, (), 0, len(rows))"),
     ("padding is deleted", "& (ids != padding_id)", ""),
+    ("pairs train on SCARF's clean row", 'OF_PAIRS = {"scarf": 1}', "OF_PAIRS = {}", "training/test_two_towers.py -k scarf"),
 )  # fmt: skip
 ARRAY_FILES = of(
     "data/array_files.py",
@@ -609,6 +610,7 @@ RESUME = of(
     "training/test_loop.py -k changed_config",
     ("a changed config goes on", "wrong = configs.forbidden_changes(had[\"config\"], now[\"config\"])", "wrong = {}"),
     ("a run goes on beyond its end", "if step <= run.total_steps:", "if True:"),
+    ("other random numbers go on", "if before.get(name, value) != value]", "if False]"),
     run=True,
 )  # fmt: skip
 STEP = of(
@@ -636,7 +638,18 @@ RECORDER = of(
         "if not _finite(metrics[number]):",
         "if False:",
     ),
+    (
+        "a longer run shows the shorter one's result",
+        "if self._start < run.total_steps:\n                workdirs",
+        "if False:\n                workdirs",
+        "training/test_loop.py -k changed_config",
+    ),
     run=True,
+)
+RESULT = of(
+    "workdir/result.py",
+    "workdir/test_broken.py",
+    ("scores have the config's evaluators", "if used is None else", "if True else"),
 )
 REPLICAS = [
     *of(
@@ -859,7 +872,7 @@ MUTATIONS = [
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
     *SUPERVISED, *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
-    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
+    *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *RESULT, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
 ]  # fmt: skip
 
 
