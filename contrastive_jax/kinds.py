@@ -138,13 +138,8 @@ def fits(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and abs(value) < LARGEST
     if kind is float:
-        return isinstance(value, int | float) and abs(value) < _largest(value)  # False for NaN
+        return isinstance(value, int | float) and abs(value) < OVERFLOW  # False for NaN
     return not isinstance(kind, type) or isinstance(value, kind)
-
-
-def _largest(number: int | float) -> float:
-    """Return the limit of a number for a float: JAX takes a whole number for an int32."""
-    return LARGEST if isinstance(number, int) else OVERFLOW
 
 
 def is_duration(kind: Any) -> bool:
@@ -216,11 +211,9 @@ def _wanted(value: Any, kind: Any) -> str:
         if fits(value, parts[0]):
             return _range(parts[1:])
         if parts[0] is float or isinstance(value, int):  # NaN, or too large
-            return _wanted(value, parts[0])
+            return words(parts[0])
     if origin in (typing.Union, types.UnionType):
         return _either(dict.fromkeys(_wanted(value, part) for part in parts))
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return "a finite number, from 2**31 on with a decimal point or an exponent, as 1e12"
     return _SHORT[int] if kind is int and not isinstance(value, int) else words(kind)
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from contrastive_jax.kinds import check
+from contrastive_jax.kinds import LARGEST, basic, check, parameters
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable]:
@@ -223,10 +223,19 @@ def call(function: Callable, path: str, section: Mapping[str, Any], *context: An
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         context = context[: len(positional)]
     check_options(function, path, section)
+    section = {name: _as_float(value, function, name) for name, value in section.items()}
     try:
         return function(*context, **section)
     except (TypeError, ValueError) as error:  # TypeError: a value of the wrong type
         raise ValueError(str(error) if path in str(error) else f"{path}: {error}") from error
+
+
+def _as_float(value: Any, function: Callable, option: str) -> Any:
+    """Return a whole number that is too large for JAX's int32 as a float, for an option that takes floats."""
+    if type(value) is not int or abs(value) < LARGEST:
+        return value
+    kind = basic(parameters(function)[option].annotation) if option in parameters(function) else set()
+    return float(value) if float in kind and int not in kind else value
 
 
 def check_options(function: Callable, path: str, section: Mapping[str, Any]) -> None:

@@ -349,7 +349,7 @@ def main(argv: list[str]) -> None:
     if not flags.FLAGS["verbosity"].present:
         logging.set_verbosity(logging.ERROR)  # orbax logs verbosely at every checkpoint
     from contrastive_jax import config as configs
-    from contrastive_jax import distributed, native
+    from contrastive_jax import distributed, native, sharding
     from contrastive_jax import workdir as workdirs
     from contrastive_jax.training import loop
     from contrastive_jax.workdir import checkpoint
@@ -365,6 +365,7 @@ def main(argv: list[str]) -> None:
     distributed.end_by_sigterm()  # after the devices, as it reads the number of processes
     _use_compilation_cache()
     try:
+        sharding.check_random_numbers()
         configs.allow(*_ALLOW.value)
         settings = resolved(argv, _workdir(), _MODE.value, _DEBUG.value)
         native.start()

@@ -23,6 +23,12 @@ REPLICA = "replica"
 REPLICAS = PartitionSpec(REPLICA)
 
 
+def check_random_numbers() -> None:
+    """Refuse random numbers of another kind than threefry2x32, which alone work on explicitly sharded arrays."""
+    if (kind := jax.config.jax_default_prng_impl) != "threefry2x32":  # type: ignore[attr-defined]
+        raise ValueError(f"JAX_DEFAULT_PRNG_IMPL is {kind}; it must be threefry2x32, or unset.")
+
+
 def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Make a one-axis mesh over ``devices`` (default: all of them) with explicit sharding types."""
     devices = list(devices or jax.devices())

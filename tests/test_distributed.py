@@ -126,7 +126,7 @@ def test_processes_with_other_options_are_refused(tmp_path):
     last = ("--config.seed=1", "--config.temperature.target=0.4")
     said, codes = ended(start(tmp_path / "run", last=last))
     assert codes == [1, 1], said
-    assert "another process of this run was started with other options" in said[0]
+    assert "another process of this run has other options" in said[0]
     assert "process 1 differs from process 0: " in said[1] and "seed is 1, in process 0 0" in said[1]
     assert "temperature.target is 0.4, in process 0 0.3" in said[1]
     assert not (tmp_path / "run" / "config.json").exists()

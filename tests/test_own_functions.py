@@ -276,6 +276,15 @@ def test_debug_shows_where_a_function_of_ones_own_failed():
     assert isinstance(error.value.__cause__, TypeError)
 
 
+def test_a_whole_number_beyond_int32_is_a_float_where_floats_are_taken():
+    def given(*, tau: float = 1.0, count: int = 1, either: int | float = 0):
+        return tau, count, either
+
+    found = lookup.call(given, "temperature", {"tau": 10**23, "count": 2**40, "either": 2**40})
+    assert found == (1e23, 2**40, 2**40) and [type(value) for value in found] == [float, int, int]
+    assert type(lookup.call(given, "temperature", {"tau": 2})[0]) is int  # as in kept configs
+
+
 def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     (tmp_path / "several.py").write_text(
         "import jax.numpy as jnp\nfrom contrastive_jax.contrast.temperature import Temperature\n"

@@ -108,8 +108,6 @@ class Recorder(contextlib.ExitStack):
         config = run.settings.to_dict()
         if self._active:
             base = configs.plain(configs.complete(configs.base()))
-            if self._start < run.total_steps:
-                workdirs.set_earlier_result_aside(folder, lambda message: self._say(number, message))
             workdirs.write_config(folder, config, configs.diff_text(base, config))
         book = workdirs.Logbook(
             folder,
@@ -163,9 +161,16 @@ class Recorder(contextlib.ExitStack):
         if step == self._start + 1:
             jax.block_until_ready(metrics)
             layout.write(self._workdir, self._program.differences)  # the replicas' program fits the device
+            self._set_results_aside()
             self._progress.first_step(step)
         if len(self._pending) > IN_FLIGHT:  # each pending step holds its batch
             jax.block_until_ready(self._pending[-1 - IN_FLIGHT][1].values)
+
+    def _set_results_aside(self) -> None:
+        """Rename the results of an earlier end, or of an earlier run, which are not those of the steps to come."""
+        for number, record in enumerate(self._records) if self._active else ():
+            workdirs.set_result_aside(record.folder, functools.partial(self._say, number))
+        self._speak()
 
     def _going(self) -> list[tuple[int, _Record]]:
         return [(n, record) for n, record in enumerate(self._records) if n not in self.diverged]
@@ -285,7 +290,7 @@ class Recorder(contextlib.ExitStack):
             epoch=step / self._run.steps_per_epoch,
             **measured
             | (
-                {"evaluations": evaluations, "evaluators": record.run.settings.to_dict()["evaluators"]}
+                {"evaluations": evaluations, "evaluated_by": workdirs.evaluated_by(record.run.settings)}
                 if evaluations
                 else {}
             ),

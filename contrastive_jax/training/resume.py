@@ -37,14 +37,8 @@ def about(run: Run) -> dict[str, Any]:
     if run.source.paired:
         second = run.source.of_pair(1).train.example
         what["second_example"] = [list(second.shape), second.dtype]
-    return {"config": run.settings.to_dict(), **what, **images, "random": random_numbers()}
-
-
-def random_numbers() -> dict[str, Any]:
-    """Return JAX's settings that its random numbers depend on."""
-    return {
-        name: getattr(jax.config, name) for name in ("jax_default_prng_impl", "jax_threefry_partitionable")
-    }
+    partitionable = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
+    return {"config": run.settings.to_dict(), **what, **images, "threefry_partitionable": partitionable}
 
 
 def restored(
@@ -209,12 +203,12 @@ def _storage(step: int, had: Facts, run: Run, now: Facts) -> str:
 
 
 def _random(step: int, had: Facts, run: Run, now: Facts) -> str:
-    before = had.get("random", now["random"])
-    wrong = [name for name, value in now["random"].items() if before.get(name, value) != value]
-    return "; ".join(
-        f"{name.upper()} was {before[name]}, is {now['random'][name]}, and random numbers would be others than"
-        " before. Restore it, or choose another --workdir."
-        for name in wrong
+    was, is_now = (facts.get("threefry_partitionable", True) for facts in (had, now))
+    if was == is_now:
+        return ""
+    return (
+        f"JAX_THREEFRY_PARTITIONABLE was {was}, is {is_now}, and random numbers would be others than before. Restore"
+        " it, or choose another --workdir."
     )
 
 

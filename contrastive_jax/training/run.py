@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +25,6 @@ from contrastive_jax.training.encoder import known_layers, network_of
 from contrastive_jax.training.recipe import Recipe, build
 from contrastive_jax.training.step import init_state, state_of
 from contrastive_jax.types import PyTree, TrainState
-
-PRNG = "threefry2x32"  # JAX's only random numbers that do not depend on the sharding
 
 
 class Run(NamedTuple):
@@ -131,7 +130,7 @@ def check_ids(settings: Settings, source: data.Source, before: str = "") -> None
                 f" {name} contains {wrong[0]}."
             )
     padding = settings.encoder.options.get("padding_id", -1)
-    if padding < 0 or "mask_id" not in options:
+    if padding < 0 or not {"mask", "mask_id", "padding_id"} <= options.keys():  # an own augmentation
         return
     if options["padding_id"] != padding:
         raise ValueError(
@@ -187,7 +186,9 @@ def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str
 
 
 def check_processes(settings: Settings, source: data.Source) -> None:
-    """Refuse processes of one run that were started with other options, versions or images than the first.
+    """Refuse processes of one run that have other options, versions or training images than the first.
+
+    Of streamed images, names and number are compared.
 
     Raises:
       ValueError: on all processes; where something differs, the message names it.
@@ -199,7 +200,10 @@ def check_processes(settings: Settings, source: data.Source) -> None:
     versions = {f"the version of {name}": known[name] for name in ("jax", "contrastive_jax")}
     train = source.train
     images = {"the number of training images": len(train), "their files": data.files_digest(train.paths)}
-    own = json.dumps(options | versions | images)
+    if isinstance(train, data.Split):
+        images["their digest"] = hashlib.sha256(json.dumps(data.contents(train)).encode()).hexdigest()[:8]
+    random = {"JAX_THREEFRY_PARTITIONABLE": jax.config.jax_threefry_partitionable}  # type: ignore[attr-defined]
+    own = json.dumps(options | versions | images | random)
     here, there = json.loads(own), json.loads(distributed.of_first(own))
     wrong = [name for name in here | there if here.get(name) != there.get(name)]
     if distributed.on_all(not wrong):
@@ -207,9 +211,9 @@ def check_processes(settings: Settings, source: data.Source) -> None:
     told = "; ".join(f"{name} is {here.get(name)!r}, in process 0 {there.get(name)!r}" for name in wrong[:5])
     raise ValueError(
         f"process {jax.process_index()} differs from process 0: {told}{' and more' * (len(wrong) > 5)}. Start every"
-        " process with the same options, versions and images."
+        " process with the same options, versions and training images."
         if wrong
-        else "another process of this run was started with other options, versions or images; its own output"
+        else "another process of this run has other options, versions or training images; its own output"
         " names them."
     )
 
@@ -227,10 +231,10 @@ def prepare(
       FileNotFoundError: a missing data set; the message contains the command that prepares it.
     """
     settings = configs.settings_of(config)
-    if (kind := jax.config.jax_default_prng_impl) != PRNG:  # type: ignore[attr-defined]
-        raise ValueError(f"JAX_DEFAULT_PRNG_IMPL is {kind}; it must be {PRNG}, or unset.")
-    source = source or source_of(settings)
-    check_processes(settings, source)
+    sharding.check_random_numbers()
+    if source is None:
+        source = source_of(settings)
+        check_processes(settings, source)
     pairs.check_data(settings, source)
     check_constant(settings.augment.options, source)
     for before, (one, of) in zip(("", models.SECOND), pairs.towers(settings, source), strict=False):

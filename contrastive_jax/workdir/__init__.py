@@ -4,7 +4,7 @@
 ``curves.png``, ``result.json``) are derived or describe the run.
 """
 
-from contrastive_jax.workdir.broken import read_result, restore_config, set_earlier_result_aside
+from contrastive_jax.workdir.broken import read_result, restore_config, set_result_aside
 from contrastive_jax.workdir.curves import plot_curves
 from contrastive_jax.workdir.exhausted import Exhausted, Full, translate_errors
 from contrastive_jax.workdir.files import (
@@ -19,7 +19,14 @@ from contrastive_jax.workdir.locks import InUse, check_room, check_writable, loc
 from contrastive_jax.workdir.metrics import METRICS, Logbook, read_metrics
 from contrastive_jax.workdir.profile import Profile, check_steps
 from contrastive_jax.workdir.progress import EvaluationProgress, Progress, log
-from contrastive_jax.workdir.result import environment, measured_before, read_results, tables, write_result
+from contrastive_jax.workdir.result import (
+    environment,
+    evaluated_by,
+    measured_before,
+    read_results,
+    tables,
+    write_result,
+)
 
 __all__ = [
     "METRICS",
@@ -35,6 +42,7 @@ __all__ = [
     "check_steps",
     "check_writable",
     "environment",
+    "evaluated_by",
     "lock",
     "plot_curves",
     "read_json",
@@ -44,7 +52,7 @@ __all__ = [
     "replacing",
     "shareable",
     "restore_config",
-    "set_earlier_result_aside",
+    "set_result_aside",
     "tables",
     "log",
     "measured_before",

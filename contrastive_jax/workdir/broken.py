@@ -48,14 +48,12 @@ def set_aside(path: pathlib.Path, word: str = "broken") -> pathlib.Path:
     return aside
 
 
-def set_earlier_result_aside(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
-    """Rename the ``result.json`` of an earlier end to ``result.json.earlier`` before a run trains on."""
+def set_result_aside(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:
+    """Rename ``result.json`` to ``result.json.earlier``, or ``result.json.earlier-2`` and so on."""
     path = pathlib.Path(workdir, "result.json")
     if path.is_file():
         step, aside = read_result(path, report).get("step"), set_aside(path, "earlier")
-        report(
-            f"{path} has the results of step {step}, and training goes on; it was renamed to {aside.name}."
-        )
+        report(f"result.json had the results of an earlier end, step {step}; it was renamed to {aside.name}.")
 
 
 def tidy(workdir: str | os.PathLike, report: Callable[[str], None]) -> None:

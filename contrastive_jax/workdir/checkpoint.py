@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -459,11 +460,10 @@ def _open_directory(directory: Any, read_only: bool) -> Any:
         path = path.absolute()  # orbax requires it
     try:
         str(path).encode()
-    except UnicodeEncodeError:  # Python's stand-ins for bytes beyond the locale's, which orbax cannot take
-        raise ValueError(
-            f"{str(path)!a} has characters that are not in the character set of this locale; set PYTHONUTF8=1 or"
-            " LC_ALL=C.UTF-8."
-        ) from None
+    except UnicodeEncodeError:  # Python's stand-ins for bytes that it cannot read, which orbax cannot take
+        utf8 = os.fsencode(path).decode(errors="ignore").encode() == os.fsencode(path)
+        advice = "set PYTHONUTF8=1 or LC_ALL=C.UTF-8" if utf8 else "its name is not UTF-8, so choose another"
+        raise ValueError(f"{str(path)!a} cannot be read in this locale: {advice}.") from None
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"{path} is a file; it must be a directory of checkpoints")
     if read_only:

@@ -62,13 +62,13 @@ class Remote(os.PathLike):
         if not distributed.first():
             return
         now = self._state()
-        for name in sorted(self._sent.keys() - now.keys()):
-            (self.store / name).unlink(missing_ok=True)
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
                 target = self.store / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes((self.local / name).read_bytes())
+        for name in self._sent.keys() - now.keys():  # after the uploads: one of them may be its new name
+            (self.store / name).unlink(missing_ok=True)
         self._sent = now
 
     def drop(self) -> None:

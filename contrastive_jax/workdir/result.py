@@ -19,6 +19,8 @@ from contrastive_jax.workdir.broken import read_result
 from contrastive_jax.workdir.files import plain, read_json, write_json
 from contrastive_jax.workdir.progress import log
 
+EVALUATED_BY = ("evaluators.", "evaluate.size")  # leaves that decide scores, and may change after them
+
 
 def write_result(
     workdir: str | os.PathLike | None,
@@ -27,7 +29,7 @@ def write_result(
     epoch: float,
     metrics: Mapping[str, Any],
     evaluations: Mapping[str, Any],
-    evaluators: Mapping[str, Any] | None = None,
+    evaluated_by: Mapping[str, Any] | None = None,
     seconds: float,
     images_per_second: float | None,
     utilisation: float | None = None,
@@ -43,7 +45,7 @@ def write_result(
         epoch: epochs done.
         metrics: the last training metrics.
         evaluations: results of the evaluators, with their protocols.
-        evaluators: the config's section of that name by which they were made; None: unknown, or no evaluations.
+        evaluated_by: leaves of the config that decide them, ``EVALUATED_BY``; None: unknown, or no evaluations.
         seconds: wall time of the process that trained last, including evaluation; of replicas, a share of it.
         images_per_second: mean rate without compilation and evaluation; None if no step was trained.
         utilisation: utilisation of the devices at that rate (:mod:`contrastive_jax.training.compilation`), or
@@ -58,7 +60,7 @@ def write_result(
         "epoch": float(epoch),
         "metrics": metrics,
         "evaluations": plain(evaluations),  # keeps their order, which device_get would sort
-        **({"evaluators": plain(evaluators)} if evaluators else {}),
+        **({"evaluated_by": plain(evaluated_by)} if evaluated_by else {}),
         "seconds": seconds,
         "images_per_second": images_per_second,
         "utilisation": utilisation,
@@ -91,11 +93,11 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
         configs.saved_settings({} if alone else configs.load(run / "config.json"))
         for run, alone in zip(runs, judged, strict=True)
     ]
-    results = [
-        of_run or ({} if not (run / "result.json").is_file() else read_json(run / "result.json", dict))
-        for run, of_run in zip(runs, judged, strict=True)
+    results = [of_run or _result(run) for run, of_run in zip(runs, judged, strict=True)]
+    # The evaluation's leaves are those of the results; the config may have others by now.
+    known = [
+        leaves(settings) | _evaluated_by(result or {}) for settings, result in zip(read, results, strict=True)
     ]
-    known = [_leaves(settings, result) for settings, result in zip(read, results, strict=True)]
     every = dict.fromkeys(name for of_run in known for name in of_run)
     differing = [name for name in every if len({json.dumps(of_run.get(name)) for of_run in known}) > 1]
     rows = []
@@ -105,7 +107,7 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
         if (run / "diverged.json").is_file():
             rows.append(own | {"row": "diverged"})
             continue
-        if not result:
+        if result is None:
             raise FileNotFoundError(f"{run} has no result.json: the run has not ended.")
         own["step"] = result.get("step")
         for row, columns in tables(result).items():
@@ -117,6 +119,12 @@ def read_results(*workdirs: str | os.PathLike) -> list[dict[str, Any]]:
             }
             rows.append(own | {"row": row} | scores)
     return rows
+
+
+def _result(run: pathlib.Path) -> dict[str, Any] | None:
+    """Return the content of a run's ``result.json``; None if there is none, or if the run diverged."""
+    file = run / "result.json"
+    return read_json(file, dict) if file.is_file() and not (run / "diverged.json").is_file() else None
 
 
 def _evaluation(folder: pathlib.Path) -> dict[str, Any]:
@@ -137,16 +145,15 @@ def tables(result: Mapping[str, Any], name: str = "evaluations") -> dict[str, di
     }
 
 
-def _leaves(settings: configs.Settings, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's leaves, with the evaluators of its results, which may be others than the config's by now."""
-    used = _evaluators(result)
-    return leaves(settings.to_dict() if used is None else settings.to_dict() | {"evaluators": used})
+def evaluated_by(settings: configs.Settings) -> dict[str, Any]:
+    """Return the leaves of a config that decide the scores of its evaluators."""
+    return {name: value for name, value in leaves(settings).items() if name.startswith(EVALUATED_BY)}
 
 
-def _evaluators(result: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the evaluators' options of a results file; None in older files."""
-    found = result.get("evaluators")
-    return found if isinstance(found, dict) else None
+def _evaluated_by(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return :func:`evaluated_by` of a results file; {} in older files."""
+    found = result.get("evaluated_by")
+    return found if isinstance(found, dict) else {}
 
 
 def measured_before(
@@ -157,7 +164,7 @@ def measured_before(
     result = read_result(file, report)
     if result.get("step") != step:
         return {}
-    kept = {"evaluations": tables(result), "evaluators": _evaluators(result)}
+    kept = {"evaluations": tables(result), "evaluated_by": _evaluated_by(result)}
     if result.get("images_per_second") is None:
         return kept
     names = ("metrics", "seconds", "images_per_second", "utilisation")

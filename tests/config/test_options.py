@@ -18,7 +18,7 @@ from contrastive_jax.kinds import Ge, Gt, Le, Lt
 OUTSIDE = {Ge: -1, Gt: 0, Lt: 0, Le: 1}  # of a bound: the nearest whole step that it does not allow
 OTHERS = {  # of a type: what is beyond its range, or of another kind
     int: (2**31, -(2**31), 1.5, "7", True),
-    float: (3.5e38, -3.5e38, 2**31, -(2**31), math.inf, math.nan, "7", True),
+    float: (3.5e38, -3.5e38, math.inf, math.nan, "7", True),
     bool: (1, "True"),
     str: (7, True),
 }
@@ -153,7 +153,6 @@ def test_a_direct_call_refuses_it_too(name):
         ("evaluators.knn", "kn", "evaluators.knn.name is 'kn'; it must be one of byol, "),
         ("train.batch_size", "1", "train.batch_size is 1; it must be at least 2."),
         ("temperature.tau", "nan", "temperature.tau is nan; it must be a finite number below 3.4e38."),
-        ("temperature.tau", "9" * 23, f"temperature.tau is {'9' * 23}; it must be a finite number, from 2**31 on with"),
         ("directions", "bot", "directions is 'bot'; it must be one of both, one_way. Did you mean 'both'?"),
     ],
 )  # fmt: skip

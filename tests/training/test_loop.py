@@ -200,7 +200,9 @@ def test_a_changed_config_is_refused_unless_it_may_change(tmp_path, capsys):
     }
     assert loop.train(longer, tmp_path, devices=one)["step"] == 3
     said = capsys.readouterr().out
-    assert "schedules are stretched" in said and "result.json has the results of step 2" in said
+    assert (
+        "schedules are stretched" in said and "the results of an earlier end, step 2; it was renamed" in said
+    )
     kept = [json.loads((tmp_path / name).read_text()) for name in ("result.json", "result.json.earlier")]
     assert [result["step"] for result in kept] == [3, 2]
     for _ in range(2):  # nothing is left to train by the second: its result says so still

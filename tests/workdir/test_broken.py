@@ -56,9 +56,10 @@ def test_files_of_another_shape_are_read_as_far_as_they_go(tmp_path):
 def test_scores_are_read_with_the_evaluators_that_made_them(tmp_path):
     """A config of today may have others: they were changed, and the evaluation was interrupted or left out."""
     for name, now, then in (("old", 1, 10), ("new", 10, 10), ("other", 10, 3)):
-        config = configs.resolve("digits:scale=smoke", {"evaluators.knn.k": now}).to_dict()
+        settings = configs.resolve("digits:scale=smoke", {"evaluators.knn.k": then, "evaluate.size": then})
         found = {"step": 3, "evaluations": {"trained": {"knn": {"top1": 0.5}}}}
-        found["evaluators"] = {"knn": config["evaluators"]["knn"] | {"k": then}}
+        found["evaluated_by"] = workdirs.evaluated_by(settings)
+        config = configs.resolve("digits:scale=smoke", {"evaluators.knn.k": now}).to_dict()
         (tmp_path / name).mkdir()
         files.write_json(tmp_path / name / "config.json", config)
         files.write_json(tmp_path / name / "result.json", found)
