@@ -43,7 +43,7 @@ Read after the runs: sixteen times the rate costs 0.5 points (half-width 0.9) wi
 so the claim is undecided, as expected. The prediction for the base rate was wrong: 4 negatives are 5.5 points better
 than all with 10 labels a class (1.1), 0.9 with all labels (0.4) and 1.3 by kNN (0.5). At tau 0.1 FlatNCE's gradient
 falls on few of 126 negatives (ESS 0.09) and on most of 4 (0.65), as at a higher temperature, which gains as much on
-this set. Whether that is the cause, 4 negatives at higher temperatures would tell; they have no cell yet.
+this set. Whether that is the cause, `negatives_and_tau` asks.
 """,
     runs={
         "small_mnist": {
