@@ -10,6 +10,7 @@ from tiny_methods import ALL, tiny, x64  # noqa: F401
 
 from contrastive_jax import config as configs
 from contrastive_jax import data, native, sharding
+from contrastive_jax.contrast import candidates
 from contrastive_jax.training import run as runs
 from contrastive_jax.training.compilation import state_shapes
 from contrastive_jax.training.program import packed
@@ -143,7 +144,7 @@ def test_methods_do_what_they_say():
     config = tiny("moco_v2")
     state, history, _ = run_on(jax.devices()[:1], config)
     assert int(state.candidates["next"]) == 3 * 32 % 128 and (state.candidates["group"][:96] >= 0).all()
-    assert (state.candidates["group"][96:] == -1).all()
+    assert (state.candidates["group"][96:] == candidates.NO_GROUP).all()
     np.testing.assert_allclose(np.linalg.norm(state.candidates["key"], axis=1), 1.0, rtol=1e-5)
     assert history[0]["negatives"] == 128 and history[0]["tau"] == np.float32(0.2)
     online = jax.tree.leaves(state.params["encoder"])
