@@ -203,7 +203,8 @@ def _storage(step: int, had: Facts, run: Run, now: Facts) -> str:
 
 
 def _random(step: int, had: Facts, run: Run, now: Facts) -> str:
-    was, is_now = (facts.get("threefry_partitionable", True) for facts in (had, now))
+    is_now = now["threefry_partitionable"]
+    was = had.get("threefry_partitionable", is_now)  # unknown in older checkpoints
     if was == is_now:
         return ""
     return (

@@ -188,7 +188,7 @@ def evaluators_of(settings: Settings, source: data.Source) -> dict[str, dict[str
 def check_processes(settings: Settings, source: data.Source) -> None:
     """Refuse processes of one run that have other options, versions or training images than the first.
 
-    Of streamed images, names and number are compared.
+    Streamed images are compared by number and names.
 
     Raises:
       ValueError: on all processes; where something differs, the message names it.
@@ -232,7 +232,7 @@ def prepare(
     """
     settings = configs.settings_of(config)
     sharding.check_random_numbers()
-    if source is None:
+    if source is None:  # a given one is the caller's, whose processes may not all be here
         source = source_of(settings)
         check_processes(settings, source)
     pairs.check_data(settings, source)

@@ -39,7 +39,7 @@ def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[
 
 
 def set_aside(path: pathlib.Path, word: str = "broken") -> pathlib.Path:
-    """Rename a file to ``<name>.broken``, or ``<name>.broken-2`` and so on, and return its new path."""
+    """Rename a file to ``<name>.<word>``, or ``<name>.<word>-2`` and so on, and return its new path."""
     aside, number = path.with_name(f"{path.name}.{word}"), 1
     while os.path.lexists(aside):
         number += 1
