@@ -65,7 +65,7 @@ examples
 
 flags
   --config=CONFIG      a name in configs/ or a file, arguments behind a colon;
-                       or the config.json of a run
+                       or the workdir or config.json of a run
   --workdir=DIR        folder of the run; default: runs/CONFIG-HASH
   --output=DIR         folder for what evaluate, embed, export, preview and
                        report write; default: the workdir

@@ -19,6 +19,7 @@ from contrastive_jax import lookup, main
 from contrastive_jax.commands import config
 from contrastive_jax.conformance import command as conformance_command
 from contrastive_jax.conformance import specs
+from contrastive_jax.data import tfds_images
 from experiments import harness
 from experiments.harness import cli
 
@@ -133,6 +134,8 @@ def check(argv):
         assert {extra for names in named for extra in names.split(",")} <= set(extras), argv
     elif argv[0] == "mkdocs":
         assert argv[1:] == ["build", "--strict"]
+    elif argv[0] == "tfds":
+        assert shlex.join(argv) in str(tfds_images.not_prepared(argv[2], "DIR"))
     elif argv[0] == "pytest":
         assert all(a.startswith("-") or (ROOT / a).exists() for a in argv[1:]), argv
     elif argv[0] in ("jupyter", "jupytext"):
