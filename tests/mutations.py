@@ -216,6 +216,12 @@ TERMS = of(
     "contrast/terms.py",
     "contrast/test_contrastive_loss.py contrast/test_several_positives.py contrast/test_terms.py",
     (
+        "weights of a mean over negatives",
+        "default=1.0) <= FLAT",
+        "default=1.0) < 0",
+        "contrast/test_family_transforms.py",
+    ),
+    (
         "queries without negatives count",
         "jnp.where(comparison.count > 0, value, 0.0) if self.multiples else value",
         "value",
@@ -272,6 +278,7 @@ TILED = of(
     ("the tiled mean about its peak", "jnp.where(count > 0, peak + first /", "jnp.where(count > 0, first /"),
     ("the tiled slope in the scale", "jnp.sum(slope * (mean - reference), axis=-1)", "jnp.sum(slope * mean, axis=-1)",
      "contrast/test_similarity.py contrast/test_learnable_temperature.py"),
+    ("a tile's padding has a gradient", " & valid & real[:, None]", " & valid", "contrast/test_query_temperature.py -k padding"),
     run=True,
 )  # fmt: skip
 GUIDE = of(
@@ -868,6 +875,8 @@ TWO_TOWERS = [
         "training/recipe.py",
         "training/test_two_towers.py",
         ("views of a pair share a key", 'zlib.crc32(b"second")', "0"),
+        ("the own view of another network", 'if compared.apart and pool.by == "query"', 'if keyed < 2 and pool.by == "query"',
+         "contrast/test_family_rules.py"),
         run=True,
     ),
 ]  # fmt: skip

@@ -71,15 +71,7 @@ def own_view(batch_size: int, directions: int) -> Candidates:
         keys, group = replicate(keys), replicate(group)
         return [Pool(key=keys[:, v], group=group) for v in range(positive_keys.shape[1])], state
 
-    def most(views: int) -> int:
-        if views < 2:
-            raise ValueError(
-                "candidates.name is 'own_view', but the target network encodes the other view only;"
-                " set directions=both or target=online."
-            )
-        return batch_size - 1
-
-    return Candidates(lambda rng, width: (), apply, "exclude", most, by="query")
+    return Candidates(lambda rng, width: (), apply, "exclude", lambda views: batch_size - 1, by="query")
 
 
 @checked("candidates")

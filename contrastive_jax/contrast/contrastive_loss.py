@@ -326,6 +326,11 @@ def contrastive_loss(
             f"contrastive_loss.score is {score!r}; it must be 'cosine' with macl_temperature, which"
             " uses the mean cosine of positives."
         )
+    if candidates == "own_view" and "same" in term.quantities:
+        raise ValueError(
+            f"contrastive_loss.candidates is {candidates!r}; it must be 'other_view' or 'both_views' with loss"
+            f" {loss!r}, which needs candidates of the positive's view."
+        )
     if guide is not None:
         check_guide(guide, a, b, queue)
     queries, keys = (sharding.shard_batch(view) for view in (a, b))

@@ -95,7 +95,7 @@ def of_positive(transform: Transform, score: Array, tau: Array) -> Array:
 def mirrored(transform: Transform) -> Transform:
     """Return the transform of negated scores, ``-t(-s)``; masked scores stay masked.
 
-    ``log_weight`` is unchanged: :meth:`terms.Term.no_transform` refuses weights at negative multiples.
+    ``log_weight`` is unchanged: :meth:`terms.Term.no_transform` refuses weights at multiples of 0 or less.
     """
     negative, positive = transform.negative, transform.positive
 

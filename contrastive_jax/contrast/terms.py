@@ -15,6 +15,7 @@ from contrastive_jax.contrast.comparison import Comparison
 from contrastive_jax.contrast.scores import Transform
 from contrastive_jax.kinds import basic, parameters
 from contrastive_jax.lookup import is_own, own
+from contrastive_jax.losses.contrastive import FLAT
 from contrastive_jax.losses.supervised import mean_of_labelled
 from contrastive_jax.sharding import REPLICATED, automatic, replicate
 from contrastive_jax.types import Array
@@ -92,8 +93,10 @@ class Term(NamedTuple):
             return "does not return the cosines required by"
         if ROWS & set(self.quantities):
             return "has no effect on"
-        if transform.log_weight is not None and min(self.multiples, default=0.0) < 0:
-            return "has weights of mean 1, which are undefined at the negative multiples of 1 / tau in"
+        if transform.log_weight is not None and min(self.multiples, default=1.0) <= FLAT:
+            return "has weights of mean 1, which are undefined at multiples of 1 / tau of 0 or less in"
+        if transform.log_weight is not None and "mean" in self.quantities:
+            return "has weights, for which the mean score is undefined in"
         return ""
 
     def values(self, comparison: Comparison, extras: Mapping[str, Array]) -> Array:

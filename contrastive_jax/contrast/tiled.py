@@ -196,10 +196,11 @@ def _tiled_backward(options, residuals, cotangents):
             reference_gradient -= count * of_sum
         weights.append((peak, factor.T, of_sum))
     candidates = tiles(columns, key, shown, jnp.ones(shown.group.shape, bool))
-    queries = tiles(rows, query, asks, weights, positive, tau)
+    real = jnp.ones(query.shape[:1], bool)  # False in the padding, where a transform may be NaN
+    queries = tiles(rows, query, asks, weights, positive, tau, real)
 
     def of_queries(key_gradient, tile):
-        query, asks, weights, positive, tau = tile
+        query, asks, weights, positive, tau, real = tile
 
         def add(carry, candidates):
             query_gradient, of_transform = carry
@@ -207,7 +208,7 @@ def _tiled_backward(options, residuals, cotangents):
             scores = jnp.matmul(query, key.T, precision=lax.Precision.HIGHEST)
 
             def by(rule, weights):
-                permitted = permitted_by(rule, asks, shown) & valid
+                permitted = permitted_by(rule, asks, shown) & valid & real[:, None]
                 score, permitted, slopes = _read_with_slopes(rule, scores, permitted, positive, tau)
                 peak, factor, of_sum = weights
                 above = score - peak[:, None]

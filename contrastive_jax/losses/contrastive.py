@@ -28,6 +28,7 @@ from contrastive_jax.losses.declaration import CANCELS, HAS_ONE, MISREADS, loss
 from contrastive_jax.types import Array
 
 Order = Annotated[float, Ge(-1e6), Le(1e6)]
+FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to 1 / K
 
 
 def at_least_float32(array: Array) -> Array:
@@ -129,7 +130,7 @@ def _order(*, gamma: float = 1.0) -> tuple[float]:
     """Return the multiple of 1 / tau of c_gamma: gamma, or for 0 one at which all weights round to 1."""
     ends = "in [-1e6, 1e6], where the ends approximate the minimum and the maximum, up to tau / 100,000"
     check_option("hoelder_flat_nce.gamma", gamma, lambda x: -1e6 <= x <= 1e6, ends)
-    return (gamma or 2.0**-60,)
+    return (gamma or FLAT,)
 
 
 @loss(multiples=_order, no_margin=CANCELS, constant=True)

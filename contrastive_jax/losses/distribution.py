@@ -78,6 +78,11 @@ def logsumexp_distribution(
       subtract_log_width: whether log D is subtracted.
       scale: factor of the loss.
     """
+    if jnp.ndim(temperature):
+        raise ValueError(
+            f"temperature has the shape {list(jnp.shape(temperature))}; logsumexp_distribution needs one temperature"
+            " for the batch: set temperature=fixed, or another rule without a value per example."
+        )
     width = projection.shape[-1]
     query, key = embedding(projection, normalize), embedding(population, normalize).reshape(-1, width)
     score = jnp.einsum("bwd,md->bwm", query, key, precision=Precision.HIGHEST)

@@ -9,6 +9,7 @@ from jax.lax import stop_gradient
 
 from contrastive_jax.kinds import Ge, Gt, Le, Lt, NonNegative, PositiveFraction
 from contrastive_jax.losses.contrastive import (
+    FLAT,
     at_least_float32,
     check_option,
     plus,
@@ -16,8 +17,6 @@ from contrastive_jax.losses.contrastive import (
 )
 from contrastive_jax.losses.declaration import CANCELS, loss
 from contrastive_jax.types import Array
-
-FLAT = 2.0**-60  # a multiple of 1 / tau at which every softmax weight rounds to 1 / K
 
 
 @loss(vanishing=True)

@@ -14,6 +14,7 @@ from contrastive_jax import augment, models
 from contrastive_jax import config as configs
 from contrastive_jax.config import Settings
 from contrastive_jax.contrast import by_example, target, temperature
+from contrastive_jax.contrast.candidates import Candidates
 from contrastive_jax.contrast.comparison import Compare, Comparison, Pairs, cosine, dot, ordered_pairs
 from contrastive_jax.contrast.diagnostics import OUTCOMES
 from contrastive_jax.contrast.normalizer import Normalizer
@@ -161,13 +162,22 @@ def _check_quantities(
     shapes: Callable[[_Numbers], dict[str, Any]],
     views: _Numbers,
     target: str,
+    one_way: bool,
     apart: bool,
 ) -> None:
-    """Refuse a loss that rejects its options or the shapes of a step; ``apart``: no view has a query and a key."""
+    """Refuse a loss that rejects its options or the shapes of a step, or both directions of one (``one_way``).
+
+    ``apart``: no view has a query and a key.
+    """
     two = _Numbers(2, 2, 2)
     for term in terms:
         refusal = _refusal(term, shapes(views))
         by_number = views != (1, 1, 1) and {"prediction", "target"} <= {*term.quantities}
+        if one_way and not apart and by_number:
+            raise ValueError(
+                f"directions is 'one_way', but loss.{term.name} compares the views in both directions; it must be"
+                " both."
+            )
         if apart and (refusal or by_number) and not _refusal(term, shapes(two)):
             raise ValueError(
                 f"directions is 'one_way', so that with target={target} each network encodes one view,"
@@ -228,6 +238,16 @@ def _check_bias(terms: tuple[Term, ...], rule: temperature.Temperature, name: st
     if rule.bias and not any(term.weight and "pair_logits" in term.quantities for term in terms):
         raise ValueError(
             f"temperature.name is {name!r}, whose bias no loss reads: set loss=sigmoid, or temperature=learnt."
+        )
+
+
+def _check_own_view(terms: tuple[Term, ...], pool: Candidates, name: str) -> None:
+    """Refuse candidates of the query's own view for a loss that compares the positive's view with itself."""
+    reading = [term.name for term in terms if term.weight and "same" in term.quantities]
+    if reading and pool.by == "query":
+        raise ValueError(
+            f"candidates.name is {name!r}; it must be other_view or both_views with loss.{reading[0]}, which needs"
+            " candidates of the positive's view."
         )
 
 
@@ -554,14 +574,19 @@ def build(
             f"candidates.name is {settings.candidates.name!r}, and augment.local_views is {local}; it must be 0, since"
             " local views have no keys: or set candidates=both_views or other_view."
         )
+    if compared.apart and pool.by == "query":
+        raise ValueError(
+            f"candidates.name is {settings.candidates.name!r}, but the target network encodes other views than the"
+            " queries'; set directions=both or target=online."
+        )
+    _check_own_view(terms, pool, settings.candidates.name)
     choose = settings.negatives()
     width = network.width(made.view)
     of_tau = () if tau.per == "batch" else (batch_size, directions)
     shapes = functools.partial(_shapes, batch_size, directions, width, classes, several_labels, of_tau)
     seen, keyed = (len(range(count)[part]) for part in (compared.online, compared.target))
-    _check_quantities(
-        terms, shapes, _Numbers(seen + local, seen, keyed), settings.target.name, compared.apart
-    )
+    views_of = _Numbers(seen + local, seen, keyed)
+    _check_quantities(terms, shapes, views_of, settings.target.name, one_way, compared.apart)
     wanted, most = settings.negatives.options.get("k", 0), pool.most(keyed)
     if wanted > most:
         raise ValueError(

@@ -163,7 +163,8 @@ def built(method="dhel", **sections):
             config[name] = value
     settings = configs.plain(configs.complete(config))
     settings["schedule"] |= {"warmup": 0, "milestones": ()}
-    return recipe.build(settings, image_shape=(8, 8, 1), classes=10, total_steps=9, steps_per_epoch=3)
+    sizes = {"image_shape": (8, 8, 1), "classes": 10, "example_count": 1000}
+    return recipe.build(settings, total_steps=9, steps_per_epoch=3, **sizes)
 
 
 def test_a_config_takes_the_own_view_where_the_target_sees_it():
@@ -172,8 +173,25 @@ def test_a_config_takes_the_own_view_where_the_target_sees_it():
     built(target={"name": "ema", "decay": 0.9})
     with pytest.raises(ValueError, match="candidates.name is 'own_view'"):
         built(target={"name": "ema", "decay": 0.9}, directions="one_way")
+    with pytest.raises(ValueError, match="candidates.name is 'own_view', but the target"):
+        augment = {"preset": "digits", "size": 8, "views": 3}
+        built(target={"name": "ema", "decay": 0.9}, directions="one_way", augment=augment)
+    with pytest.raises(ValueError, match="candidates.name is 'own_view'; .* with loss.relic_kl"):
+        built(loss={"relic_kl": 1.0})
+    with pytest.raises(ValueError, match="candidates is 'own_view'; .* with loss 'relic_kl'"):
+        contrastive_loss(*views(), "relic_kl", 0.3, candidates="own_view")
     with pytest.raises(ValueError, match="negatives.k is"):
         built(negatives={"name": "random", "k": 10**6})
+
+
+def test_a_loss_of_both_directions_is_refused_one_way():
+    with pytest.raises(ValueError, match="directions is 'one_way', but loss.byol"):
+        built("simclr", loss={"byol": 1.0}, directions="one_way")
+
+
+def test_one_temperature_for_a_loss_of_the_whole_batch():
+    with pytest.raises(ValueError, match="temperature has the shape .* logsumexp_distribution needs one"):
+        built("isogclr", loss={"info_nce": 1.0, "logsumexp_distribution": 1.0})
 
 
 # ------------------------------------------------------------------------------------------------ widths

@@ -318,6 +318,15 @@ REFUSED = {
         {"loss": "hoelder_flat_nce", "gamma": -1.0, "transform": transforms.adnce()},
         "hoelder_flat_nce",
     ),
+    "geometric": (
+        {"loss": "hoelder_flat_nce", "gamma": 0.0, "transform": transforms.adnce()},
+        "weights of mean 1, which are undefined",
+    ),
+    "mean": ({"loss": "mean_contrast", "transform": transforms.adnce()}, "weights of mean 1"),
+    "alpha_cl": (
+        {"loss": "alpha_cl", "transform": transforms.adnce()},
+        "for which the mean score is undefined",
+    ),
 }
 
 

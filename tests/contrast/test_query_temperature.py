@@ -114,6 +114,19 @@ def test_each_query_is_as_at_its_own_scalar(name, engine, x64):
     assert_same(found, expected)
 
 
+@pytest.mark.parametrize("tau", [0.2, np.full(1025, 0.2, np.float32)], ids=["one", "many"])
+def test_the_padding_of_a_tile_has_no_gradient(tau):
+    """1,025 queries are two tiles with a row of padding, whose temperature is 0."""
+    a, b = np.random.default_rng(0).normal(size=(2, 1025, WIDTH)).astype(np.float32)
+    curved = transform.Transform(negative=lambda s, p, tau: s + 0.01 * jnp.tanh(s / tau))
+    weight = np.random.default_rng(2).uniform(0.5, 1.5, 2050).astype(np.float32)
+    of_engine = [
+        with_gradients({"transform": curved}, engine)(a, b, tau, weight) for engine in ("tiled", "dense")
+    ]
+    found, expected = map(jax.device_get, of_engine)
+    assert_same(found, (expected[0], *expected[1]), 1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "engine"), sampled([("out", "tiled"), ("adnce", "ring"), ("hard_nce", "dense")], 2)
 )
