@@ -46,6 +46,7 @@ MODES = ("train", "evaluate", "embed", "export", "preview", "report", "describe"
 HELP = """usage: contrastive-jax --config=CONFIG [--config.OPTION=VALUE ...]
                        [--workdir=DIR] [--mode=MODE]
        contrastive-jax check MODULE:FUNCTION    test a loss of your own
+       contrastive-jax config search WORDS      find an option
 
 modes
   train      train or resume a run, then evaluate it (default)
@@ -78,9 +79,10 @@ flags
 Tab completion: eval "$(contrastive-jax completion)"
 
 options of a config
-  python -m contrastive_jax.config search WORDS     options by name and meaning
-  python -m contrastive_jax.config show CONFIG      all options of a config
-  python -m contrastive_jax.config methods          methods and configs
+  contrastive-jax config search WORDS   options by name and meaning
+  contrastive-jax config show CONFIG    all options of a config
+  contrastive-jax config diff A B       options in which two configs differ
+  contrastive-jax config methods        methods and configs
 """
 
 flags.DEFINE_string(
@@ -435,11 +437,22 @@ def check(words: Sequence[str]) -> int:
     return command.run(words)
 
 
+def config(words: Sequence[str]) -> int:
+    """Run ``contrastive-jax config``, which shows configs and options, and return the exit status."""
+    from contrastive_jax import lookup
+    from contrastive_jax.commands import config as command
+
+    if not sys.flags.safe_path:
+        lookup.FOLDERS.append(os.getcwd())
+    return command.main(list(words))
+
+
 def run() -> None:
     """Run the command; entry point of the console script ``contrastive-jax``."""
     incomplete = console.protect()
-    if sys.argv[1:2] == ["check"]:
-        sys.exit(check(sys.argv[2:]) or int(incomplete() is not None))
+    for name, command in (("check", check), ("config", config)):
+        if sys.argv[1:2] == [name]:
+            sys.exit(command(sys.argv[2:]) or int(incomplete() is not None))
     if sys.argv[1:] == ["completion"]:
         from contrastive_jax.commands import completion
 

@@ -49,7 +49,7 @@ _ = runpy.run_path("notebooks/_install.py")
 # %% [markdown]
 # ## Train
 #
-# A config is a file and a few leaves. `python -m contrastive_jax.config search temperature` finds options,
+# A config is a file and a few leaves. `contrastive-jax config search temperature` finds options,
 # `docs/options.md` lists them all.
 
 # %%

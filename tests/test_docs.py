@@ -79,7 +79,7 @@ def check_training(arguments):
 
 
 def check_looking(arguments):
-    """``python -m contrastive_jax.config``; of workdirs, that they are in the folder of runs."""
+    """``contrastive-jax config``; of workdirs, that they are in the folder of runs."""
     verb, *rest = arguments
     count, _ = config.COMMANDS[verb]
     assert count == (1 if verb == "search" else len(rest))
@@ -142,10 +142,10 @@ def check(argv):
         assert (ROOT / argv[-1]).exists()
     elif argv == ["python", "-m", "contrastive_jax.main"]:
         pass  # the same command, said once
+    elif argv[:2] == ["contrastive-jax", "config"]:
+        check_looking(argv[2:])
     elif argv[0] == "contrastive-jax" and argv[1:2] != ["check"]:
         check_training(argv[1:])
-    elif argv[:3] == ["python", "-m", "contrastive_jax.config"]:
-        check_looking(argv[3:])
     elif argv[:2] == ["python", "-m"] and argv[2].startswith("experiments."):
         path = ROOT / argv[2].replace(".", "/")
         check_experiment(path / "__main__.py" if path.is_dir() else path.with_suffix(".py"), argv[3:])
@@ -192,8 +192,8 @@ def test_every_command_exists(written):
         "contrastive-jax --config=configs/digit.py",
         "contrastive-jax --config=configs/digits.py:method=simcrl",
         "contrastive-jax --config=configs/digits.py --work=runs/a",
-        "python -m contrastive_jax.config look temperature",
-        "python -m contrastive_jax.config show configs/digit.py",
+        "contrastive-jax config look temperature",
+        "contrastive-jax config show configs/digit.py",
         "python -m experiments.flatnce.figure_2 play",
         "python -m experiments.flatnce.figure_2 gpu",
         "python -m experiments.flatnce.figure_2 run --scale=huge",

@@ -121,8 +121,10 @@ def test_the_command_in_somebodys_workdir(tmp_path):
     for mode in main.MODES:
         done = command("--workdir=.", f"--mode={mode}")
         assert done.returncode == 2 and "--allow=theirs:f" in done.stderr and "Traceback" not in done.stderr
+    assert command("config", "show", ".").returncode == 2
     assert contents(run) == before
     (run / "config.json").write_text(json.dumps(config))
+    assert command("config", "show", ".").returncode == 0
     for mode in ("evaluate", "export", "report"):  # what they write is sent on
         done = command("--workdir=.", f"--mode={mode}")
         assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 A replication consists of the base config, a method and a few assignments. A diff prints only the leaves in
 which two configs differ (:mod:`contrastive_jax.commands.config` has more commands):
 
-    python -m contrastive_jax.config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
+    contrastive-jax config diff configs/digits.py:method=simclr configs/digits.py:method=flatclr
 """
 
 from contrastive_jax.config.approval import allow

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m contrastive_jax.config``; see :mod:`contrastive_jax.commands.config`."""
+"""``python -m contrastive_jax.config`` is ``contrastive-jax config``."""
 
 import sys
 

@@ -136,9 +136,7 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
       ValueError: there is no such config, it cannot be read, or it names a function that the user has not
         allowed (:mod:`contrastive_jax.config.approval`).
     """
-    match = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", os.fspath(spec), re.DOTALL)
-    assert match is not None  # every text matches
-    address, path, arg = match.groups()
+    address, path, arg = _parts(os.fspath(spec))
     try:
         file = epath.Path(address + path if address else os.path.expanduser(path))
         file = file / "config.json" if file.is_dir() else file
@@ -173,6 +171,16 @@ def load(spec: str | os.PathLike[str]) -> ConfigDict:
     if not hasattr(module, "get_config"):
         raise ValueError(f"{path} is not a config; it must define a function get_config(arg).")
     return module.get_config(arg)
+
+
+def _parts(spec: str) -> tuple[str | None, str, str]:
+    """Return ``gs://`` or None, the path or name, and the arguments behind its colon; a path may have a colon."""
+    match = re.fullmatch(r"(\w+://)?([^:]*):?(.*)", spec, re.DOTALL)
+    assert match is not None  # every text matches
+    address, path, arg = match.groups()
+    if arg and (os.path.exists(os.path.expanduser(spec)) if not address else "=" not in arg):
+        return address, spec.removeprefix(address or ""), ""
+    return address, path, arg
 
 
 def raised(spec: str, error: Exception) -> str:

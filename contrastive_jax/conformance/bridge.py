@@ -77,6 +77,7 @@ class Bridge:
         self.temperature = next((name for name in TEMPERATURE if name in names), None)
         self.parts = next((name for name in PARTS if name in names), None)
         self.names = names
+        self.changes_arguments = False  # whether a call has changed its arrays, which are copies
         self._compiled: dict[Any, Callable] = {}
         if framework == "jax":
             from contrastive_jax.native import compiler
@@ -162,6 +163,7 @@ class Bridge:
                 slope = None
         given = leaves()
         value = first(self.function(*given, **self._named(argument), **extra))
+        self.changes_arguments |= not all(map(torch.equal, given, leaves()))
         if not torch.is_tensor(value):
             raise NoLoss(f"returned a {type(value).__name__}, not a tensor")
         if value.requires_grad:
@@ -171,13 +173,18 @@ class Bridge:
         return value.detach().double().numpy(), [x.double().numpy() for x in slopes], slope
 
     def _numpy(self, arrays, argument, dtype, extra):
+        def called(argument, *given):
+            copies = [x.copy() for x in given]
+            value = first(self.function(*copies, **self._named(argument), **extra))
+            same = (np.array_equal(x, y, equal_nan=True) for x, y in zip(copies, given, strict=True))
+            self.changes_arguments |= not all(same)
+            return value
+
         def mean(argument, *given):
-            return float(
-                np.mean(np.asarray(first(self.function(*given, **self._named(argument), **extra)), float))
-            )
+            return float(np.mean(np.asarray(called(argument, *given), float)))
 
         given = [x.astype(dtype).astype(float) if x.dtype.kind == "f" else x for x in arrays]
-        value, slopes = first(self.function(*given, **self._named(argument), **extra)), []
+        value, slopes = called(argument, *given), []
         for i, x in enumerate(given):
             if x.dtype.kind != "f":
                 continue
@@ -258,9 +265,10 @@ class Bridge:
         return peak if value is not None else 0
 
     def _numpy_memory(self, arrays, argument):
+        copies = [x.copy() for x in arrays]
         tracemalloc.start()
         try:
-            self.function(*arrays, **self._named(argument), **self.options)
+            self.function(*copies, **self._named(argument), **self.options)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

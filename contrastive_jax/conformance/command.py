@@ -137,9 +137,15 @@ def run(words: Sequence[str]) -> int:
         file = arguments.pop("json", None)
         if file not in (None, "-") and not pathlib.Path(file).absolute().parent.is_dir():
             raise ValueError(f"--json is {file!r}; there is no such folder.")
+        if file not in (None, "-") and pathlib.Path(file).is_dir():
+            raise ValueError(f"--json is {file!r}, a folder; it must be a file.")
         report = conformance.check(_function(name), **arguments)
         if file not in (None, "-"):
-            pathlib.Path(file).write_text(json.dumps(report.as_json(), indent=2) + "\n")
+            try:
+                pathlib.Path(file).write_text(json.dumps(report.as_json(), indent=2) + "\n")
+            except OSError:
+                print(report, flush=True)  # minutes of work
+                raise
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2

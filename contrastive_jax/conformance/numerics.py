@@ -364,9 +364,8 @@ def memory(session: Session):
     needs_form=False,
 )
 def determinism(session: Session):
-    """Compare repeated calls, and the arguments before and after them."""
+    """Compare repeated calls, and the arguments before and after any call."""
     batch, other = session.arrays(), session.arrays(seed=5)
-    before = [x.copy() for x in batch]
     first, _, third = session.call(batch), session.call(other), session.call(batch)
     if not np.array_equal(first.returned, third.returned, equal_nan=True) or not np.array_equal(
         first.gradient, third.gradient, equal_nan=True
@@ -380,6 +379,6 @@ def determinism(session: Session):
             batch,
             session.working_tau,
         )
-    if not all(np.array_equal(x, y) for x, y in zip(batch, before, strict=True)):
-        raise Failed("the function changes its arguments", None, before, session.working_tau)
+    if session.bridge.changes_arguments:
+        raise Failed("the function changes its arguments", None, batch, session.working_tau)
     return 0.0, ""

@@ -6,6 +6,7 @@ leading axes.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -277,9 +278,22 @@ def gradient(function: Callable[..., Array], arrays: Sequence[Array], argument: 
     return (np.imag(function(*given)) / STEP).reshape(x.shape)
 
 
+# Options that are more than finite numbers -> (what holds, in words).
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "sigma": (lambda x: x > 0, "above 0"),
+    "alpha": (lambda x: x > 0, "above 0"),
+    "tau_plus": (lambda x: 0 <= x < 1, "at least 0 and below 1"),
+    "beta": (lambda x: x >= 0, "at least 0"),
+}
+
+
 def options_of(options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a loss's options, with defaults filled in; raise ValueError for an unknown one."""
     if unknown := set(options) - set(known):
         allowed = f"its options: {', '.join(known)}" if known else "it has no options"
         raise ValueError(f"{sorted(unknown)[0]} is not an option of the loss; {allowed}.")
+    for name, value in options.items():
+        holds, words = RANGES.get(name, (math.isfinite, "a finite number"))
+        if not (math.isfinite(value) and holds(value)):
+            raise ValueError(f"{name} is {value}; it must be {words}.")
     return {**known, **options}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from contrastive_jax.workdir import remote
-from contrastive_jax.workdir.files import Broken, read_json, write_json
+from contrastive_jax.workdir.files import Broken, free_name, read_json, write_json
 from contrastive_jax.workdir.links import check_links
 
 RESULTS = ("result.json", "diverged.json", "evaluation.json")  # rewritten by the mode that wrote them
@@ -40,10 +40,7 @@ def read_result(path: str | os.PathLike, report: Callable[[str], None]) -> dict[
 
 def set_aside(path: pathlib.Path, word: str = "broken") -> pathlib.Path:
     """Rename a file to ``<name>.<word>``, or ``<name>.<word>-2`` and so on, and return its new path."""
-    aside, number = path.with_name(f"{path.name}.{word}"), 1
-    while os.path.lexists(aside):
-        number += 1
-        aside = path.with_name(f"{path.name}.{word}-{number}")
+    aside = free_name(path, word)
     path.rename(aside)
     return aside
 

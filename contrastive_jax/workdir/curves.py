@@ -13,6 +13,7 @@ from contrastive_jax.workdir.metrics import read_metrics
 
 COLOURS = ("#3b6fd4", "#d9722e", "#2a9d6f", "#b3479b", "#8a7a1f", "#c23b4b", "#2b93a8", "#7359c9")
 INK = "#0a0b0c"
+LARGEST = 1e300  # larger numbers, whole ones too, have no place on an axis
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -49,7 +50,7 @@ def draw(runs: Sequence[Records], panel: str, colours: Sequence[str] = COLOURS):
         metric = metric_table.find(name)
         for records, colour in zip(runs, colours, strict=False):
             _curve(place, records, name, colour, metric)
-        place.set_title(metric_table.title(name), fontsize=9, loc="left")
+        place.set_title(metric_table.title(name).replace("$", r"\$"), fontsize=9, loc="left")
         if (
             metric
             and metric.logarithmic
@@ -88,7 +89,7 @@ def points(records: Iterable[Mapping[str, Any]], name: str) -> np.ndarray:
     values = [
         (r["epoch"], r[name])
         for r in records
-        if all(isinstance(r.get(x), int | float) for x in ("epoch", name))
+        if all(isinstance(r.get(x), int | float) and abs(r[x]) < LARGEST for x in ("epoch", name))
     ]
     array = np.array(values, float).reshape(-1, 2)
     return array[np.isfinite(array).all(axis=1)]

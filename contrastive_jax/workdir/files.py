@@ -127,6 +127,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def free_name(path: pathlib.Path, word: str) -> pathlib.Path:
+    """Return ``<name>.<word>``, ``<name>.<word>-2`` and so on: the first that does not exist."""
+    aside, number = path.with_name(f"{path.name}.{word}"), 1
+    while os.path.lexists(aside):
+        number += 1
+        aside = path.with_name(f"{path.name}.{word}-{number}")
+    return aside
+
+
 def numbers(value: Any) -> Any:
     """Convert the strings "NaN", "Infinity" and "-Infinity" of :func:`plain` back to numbers."""
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from contrastive_jax.workdir import replicas
-from contrastive_jax.workdir.files import Broken, numbers, plain, replacing, write_text
+from contrastive_jax.workdir.files import Broken, free_name, numbers, plain, replacing, write_text
 from contrastive_jax.workdir.progress import log
 
 METRICS = "metrics.jsonl"
@@ -256,7 +256,7 @@ def _repair(path: pathlib.Path, start_step: int, report: Callable[[str], None]) 
     whole: dict[tuple, Mapping[str, Any]] = {}
     records, wrong = _records(path)
     if wrong:
-        aside = path.with_name(f"{path.name}.broken")
+        aside = free_name(path, "broken")
         aside.write_bytes(path.read_bytes())
         report(f"{_lines(path, wrong)}. The file was copied to {aside.name}, and its other records are kept.")
     for record in records:

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from contrastive_jax import distributed
 from contrastive_jax.system import private
 
 CHECKPOINTS = "checkpoints"
+KEPT = ("config.json", "replicas.json")  # files that no run removes
 SECONDS = 15.0  # timeout for a store's answer
 
 
@@ -29,8 +31,9 @@ class Remote(os.PathLike):
     """Workdir in an object store; its text is the address, its file-system path that of the local copy."""
 
     def __init__(self, address: str):
-        # One copy per process: another mode on the same run must not clear the files that training appends to.
-        name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{os.getpid()}"
+        # One copy per process (the processes of two containers may share a number and a home folder): another
+        # mode on the same run must not clear the files that training appends to.
+        name = f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{uuid.uuid4().hex[:16]}"
         self.store, self.local = (
             epath.Path(address),
             private.cache_home() / "contrastive_jax" / "workdirs" / name,
@@ -58,10 +61,18 @@ class Remote(os.PathLike):
         """Upload files that changed since the last pull or push, and remove those that the run removed or renamed.
 
         Only the first process does.
+
+        Raises:
+          FileNotFoundError: the local copy or its config was removed; nothing is uploaded or removed.
         """
         if not distributed.first():
             return
         now = self._state()
+        if not self.local.is_dir() or any(name in self._sent and name not in now for name in KEPT):
+            raise FileNotFoundError(
+                f"{self.local}, the local copy of {self}, was removed by another program. The files in the store are"
+                " those of the last checkpoint; run the same command again to continue from it."
+            )
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
                 target = self.store / name

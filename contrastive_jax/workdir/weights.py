@@ -121,11 +121,18 @@ def _of_pytorch(path: str | os.PathLike) -> dict[str, np.ndarray]:
         held = held[key] if isinstance(held, Mapping) and isinstance(held.get(key), Mapping) else held
     if not isinstance(held, Mapping) or not all(isinstance(one, torch.Tensor) for one in held.values()):
         raise ValueError(f"{path} does not hold a state dict, whose values are tensors.")
-    halves = torch.bfloat16  # a type that NumPy lacks
-    return {
-        str(name): (one.float() if one.dtype == halves else one).detach().numpy()
-        for name, one in held.items()
-    }
+    known = (torch.float16, torch.float32, torch.float64)  # NumPy lacks bfloat16 and those of 8 bits
+    state = {}
+    for name, one in held.items():
+        try:
+            state[str(name)] = (
+                (one.float() if one.is_floating_point() and one.dtype not in known else one).detach().numpy()
+            )
+        except (TypeError, RuntimeError):  # sparse, quantized or without data
+            raise ValueError(
+                f"{path} cannot be read as a file of tensors: its {name} is a {one.layout} {one.dtype}."
+            ) from None
+    return state
 
 
 def _check_numbers(state: Mapping[str, np.ndarray]) -> None:

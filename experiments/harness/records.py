@@ -134,8 +134,8 @@ def pick(result: Mapping[str, Any], path: str) -> float:
     Raises:
       KeyError: there is no such number, or there are several; names the path and what there is.
     """
-    value = found_at(result, path)
-    return 100.0 * value if path.endswith(" %") else float(value)
+    value = float(found_at(result, path))  # "NaN" is text in JSON
+    return 100.0 * value if path.endswith(" %") else value
 
 
 def failure(result: Mapping[str, Any], path: str) -> str:
@@ -161,10 +161,10 @@ def numbers(tree: Any) -> Any:
 
 def curves(file: pathlib.Path, names: Collection[str], points: int = 60) -> dict[str, list[list[float]]]:
     """Read metrics over training, thinned: name -> [epochs, values]; those that were logged."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [json.loads(line) for line in file.read_text().splitlines()]  # a number that is not finite is text
     found = {}
     for name in sorted(names):
-        known = [row for row in rows if name in row]
+        known = [row for row in rows if isinstance(row.get(name), int | float)]
         known = known[:: max(1, math.ceil(len(known) / points))]
         if known:
             found[name] = [[float(f"{row[of]:.6g}") for row in known] for of in ("epoch", name)]

@@ -227,6 +227,21 @@ def test_what_is_no_loss_is_told_once(returned, words, framework):
     assert words in report["value"].words
 
 
+def test_a_loss_that_changes_its_arguments_has_its_own_values():
+    report = check(broken.in_place, "nt_xent", framework="numpy", only=["value", "gradient", "determinism"])
+    assert [result.name for result in report.failures] == ["determinism"], str(report)
+    assert "changes its arguments" in report["determinism"].words
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [("eqco", {"alpha": -1.0}), ("dclw", {"sigma": 0.0}), ("debiased", {"tau_plus": 1.0})],
+)
+def test_an_option_out_of_range_is_not_a_fault_of_the_loss(loss, options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is .*; it must be"):
+        check(broken.nt_xent, loss, options=options)
+
+
 def test_a_loss_without_scores_ends_every_check():
     report = check(lambda a, b: (a * b).mean(), "info_nce", framework="jax", skip=["n_ranks"])
     assert [result.name for result in report.failures] == ["value"]
@@ -261,6 +276,7 @@ def test_the_command_line_is_read():
         (["ends:good", "--as=nt_xent"], 2),
         (["raises:good", "--as=nt_xent"], 2),
         (["mine:good", "--as=nt_xent", "--json=absent/found.json"], 2),
+        (["mine:good", "--as=nt_xent", "--json=."], 2),
         (["--help"], 0),
     ],
 )

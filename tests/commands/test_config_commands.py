@@ -65,7 +65,7 @@ def test_every_listed_option_can_be_set():
 
 @pytest.mark.parametrize("page", ["methods", "options", "metrics"])
 def test_the_page_is_current(page):
-    said = f"python -m contrastive_jax.config {page} > docs/{page}.md"
+    said = f"contrastive-jax config {page} > docs/{page}.md"
     assert (ROOT / f"docs/{page}.md").read_text() == getattr(config_commands, f"{page}_page")(), f"run {said}"
 
 

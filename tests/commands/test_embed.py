@@ -11,6 +11,7 @@ from saved_runs import config_of, workdir_of
 
 import contrastive_jax
 from contrastive_jax import data
+from contrastive_jax.commands import embed as embed_command
 from contrastive_jax.commands.embed import embed
 from contrastive_jax.commands.export import export
 
@@ -164,3 +165,10 @@ def test_one_device_writes_what_eight_write(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda *a: one)
     single = read(embed(config, tmp_path / "one", quiet=True)["test"])
     np.testing.assert_allclose(single["pooled"], eight["pooled"], rtol=1e-5, atol=1e-5)
+
+
+def test_any_other_file_is_not_of_these_images(tmp_path):
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for file in ("empty.npz", "array.npy", "absent.npz"):
+        assert not embed_command._is_of(tmp_path / file, config_of())

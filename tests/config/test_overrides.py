@@ -1,6 +1,7 @@
 """What people type: overrides of a config, in any order, by the names that they know."""
 
 import itertools
+import json
 import pathlib
 
 import pytest
@@ -164,6 +165,14 @@ def test_a_config_is_found_by_its_name(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match=why):
             configs.load(name)
+
+
+def test_a_workdir_may_have_a_colon(tmp_path):
+    run = tmp_path / "12:30:59"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(configs.plain(configs.load(DIGITS))))
+    for spec in (run, run / "config.json"):
+        assert configs.load(spec).name == configs.load(DIGITS).name
 
 
 def test_a_config_of_an_address_is_not_split_at_its_colon():

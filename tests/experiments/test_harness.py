@@ -107,6 +107,15 @@ def test_collected_runs_are_read_by_seed_and_paired(table):
         found.values("A", "x", "trained.knn")
 
 
+def test_a_curve_is_of_finite_numbers(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"epoch": 1, "ess": "NaN"}\n{"epoch": 2, "ess": 0.5}\n{"epoch": 3}\n'
+    )
+    assert records.curves(tmp_path / "metrics.jsonl", ["ess"]) == {"ess": [[2.0], [0.5]]}
+    result = {"evaluations": {"trained": {"linear": {"top1": "NaN"}}}}
+    assert math.isnan(records.pick(result, "trained.linear.top1 %"))
+
+
 def test_what_is_compared_is_of_the_seeds_that_all_have(table, tmp_path):
     for cell, seeds in (("A", (0, 1)), ("B", (1, 2))):
         for seed in seeds:
@@ -615,7 +624,7 @@ def test_an_undecided_claim_says_how_wide_its_interval_is(table):
     assert ledger.ledger_rows(table)[0].verdict() == "**undecided**, ± 25"
 
 
-def test_benjamini_and_hochberg_take_back_within_a_paper():
+def test_benjamini_and_hochberg_take_back_within_a_family(monkeypatch):
     def row(word, p):
         return ledger.Row("", "", ledger.Judgement(word, p=p))
 
@@ -624,6 +633,12 @@ def test_benjamini_and_hochberg_take_back_within_a_paper():
     fallen, *others = ledger.together([alone, row("undecided", 0.9), formula])
     assert (fallen.said.word, others) == ("undecided", [row("undecided", 0.9), formula])
     assert fallen.verdict() == "**undecided**: holds alone, not among all of the paper's"
+    made_up = types.SimpleNamespace(path="table")
+    rows = [alone, row("undecided", 0.9)._replace(ours=True), formula]  # a reading takes nothing back
+    monkeypatch.setattr(ledger, "all_tables", lambda: ["experiments.some.table"])
+    monkeypatch.setattr(ledger, "table_of", lambda name: made_up)
+    monkeypatch.setattr(ledger, "ledger_rows", lambda table: rows)
+    assert ledger.of_paper("some") == [("table", each) for each in rows]
 
 
 def test_a_table_without_runs_is_measured_once(table):

@@ -188,11 +188,15 @@ def test_a_file_of_pytorch_is_read_and_other_objects_in_it_are_not(tmp_path, cap
     assert weights.load(tmp_path / "half.pt").params["class_token"].dtype == np.float32
     torch.save({"state_dict": state, "more": Runs()}, tmp_path / "code.pth")
     torch.save({"epoch": 3}, tmp_path / "other.pth")
+    torch.save(state | {"pos_embed": state["pos_embed"].to_sparse()}, tmp_path / "sparse.pth")
+    torch.save({name: one.to(torch.float8_e4m3fn) for name, one in state.items()}, tmp_path / "eight.pth")
+    assert weights.load(tmp_path / "eight.pth").params["class_token"].dtype == np.float32
     (tmp_path / "damaged.pth").write_bytes((tmp_path / "0.pth").read_bytes()[:-100])
     for name, message in (
         ("code", "cannot be read as a file of tensors"),
         ("damaged", "cannot be read as a file of tensors"),
         ("other", "does not hold a state dict"),
+        ("sparse", "cannot be read as a file of tensors: its pos_embed is a torch.sparse_coo"),
     ):
         with pytest.raises(ValueError, match=f"{name}.pth {message}"):
             weights.load(tmp_path / f"{name}.pth")

@@ -167,6 +167,10 @@ def test_damage_in_the_middle_is_not_repaired_in_silence(tmp_path):
     Logbook(tmp_path, start_step=20, report=told.append, tensorboard=False).close()
     assert len(told) == 2 and "line 2" in told[1] and "metrics.jsonl.broken" in told[1]
     assert (tmp_path / "metrics.jsonl.broken").read_bytes() == damaged and read_metrics(tmp_path) == kept
+    path.write_bytes(again := path.read_bytes() + b"[]\n")
+    Logbook(tmp_path, start_step=20, report=told.append, tensorboard=False).close()
+    assert (tmp_path / "metrics.jsonl.broken").read_bytes() == damaged
+    assert (tmp_path / "metrics.jsonl.broken-2").read_bytes() == again
 
 
 @pytest.mark.parametrize(
@@ -416,6 +420,12 @@ def test_curves_that_move_come_first():
     assert [place.get_title(loc="left") for place in figure.axes if place.get_title(loc="left")] == [
         "InfoNCE, nats", "loss", "temperature",
     ]  # fmt: skip
+
+
+def test_any_name_and_number_is_drawn(tmp_path):
+    text = '{"step": %d, "epoch": %d, "loss": 1%s, "eval/cost_$5_and_$9^{_top1": 0.5, "timing": {}}\n'
+    (tmp_path / "metrics.jsonl").write_text(text % (1, 1, "") + text % (2, 2, "0" * 400))
+    assert workdirs.plot_curves(tmp_path).stat().st_size > 0
 
 
 def test_curves_draw_what_was_logged(tmp_path, monkeypatch):

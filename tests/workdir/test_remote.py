@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -67,11 +68,23 @@ def test_files_go_up_when_they_changed_and_checkpoints_do_not_come_down(remote):
     assert there == ["checkpoints", "metrics.jsonl.broken", "profile"]
 
 
-def test_two_processes_on_one_address_have_copies_of_their_own(remote, monkeypatch):
+@pytest.mark.parametrize("gone", [".", "config.json"])
+def test_a_lost_copy_removes_nothing_from_the_store(remote, gone):
+    """A cache that was cleared, or a temporary folder that is tidied by age."""
+    remote.store.mkdir()
+    (remote.store / "config.json").write_text("{}")
+    (remote.store / "metrics.jsonl").write_text("1\n")
+    remote.pull()
+    shutil.rmtree(remote.local) if gone == "." else (remote.local / gone).unlink()
+    with pytest.raises(FileNotFoundError, match="the local copy of gs://bucket/run, was removed"):
+        remote.push()
+    assert sorted(path.name for path in remote.store.iterdir()) == ["config.json", "metrics.jsonl"]
+
+
+def test_two_processes_on_one_address_have_copies_of_their_own(remote):
     """As an evaluation beside the training whose metrics it would clear."""
     remote.pull()
     (remote.local / "metrics.jsonl").write_text("1\n")
-    monkeypatch.setattr(os, "getpid", lambda: 0)
     other = Remote("gs://bucket/run")
     other.store = remote.store
     other.pull()
