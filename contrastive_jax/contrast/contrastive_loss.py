@@ -193,7 +193,7 @@ def contrastive_loss(
       directions: ``both`` views are queries, or ``one_way``: only the rows of ``a``, of several views of the
         first.
       negatives: number K of negatives per query, drawn without replacement; None uses all.
-      shared: whether all queries share one draw (SiMo's code) instead of one per query.
+      shared: whether all queries of a direction share one draw (SiMo's code) instead of one per query.
       key: a JAX random key for ``negatives``; fold your step into it.
       queue: [M, D] additional candidates, from earlier steps or another device; normalised like ``a`` and
         ``b``.
@@ -331,6 +331,10 @@ def contrastive_loss(
             f"contrastive_loss.candidates is {candidates!r}; it must be 'other_view' or 'both_views' with loss"
             f" {loss!r}, which needs candidates of the positive's view."
         )
+    if guide is not None and term.declared.maximised:
+        raise ValueError(
+            f"contrastive_loss.guide masks negatives, which would bias the estimate {loss!r}; it must be None."
+        )
     if guide is not None:
         check_guide(guide, a, b, queue)
     queries, keys = (sharding.shard_batch(view) for view in (a, b))
@@ -438,6 +442,10 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
 
 def _check_several(loss: str, term: Term, summation: str) -> None:
     """Raise ValueError unless the loss is defined for several positives with this summation."""
+    if term.declared.maximised:
+        raise ValueError(
+            f"contrastive_loss.positives is given to {loss!r}, an estimate with one positive per query."
+        )
     one = [name for name in term.quantities if name in ("positive", *ROWS, "mean")]
     if "surplus" in term.quantities or not one and summation == "in":
         return

@@ -136,8 +136,8 @@ def random(*, k: Count, shared: bool = False, per_example: bool = False) -> Rule
 
     Args:
       k: number of negatives per query.
-      shared: whether all queries share one draw of places in their lists of candidates (SiMo's code). A list lacks the
-        query's own example, so the sets of two queries can differ by a few neighbours.
+      shared: whether all queries of a direction share one draw of places in their lists of candidates (SiMo's code).
+        A list lacks the query's own example, so the sets of two queries can differ by a few neighbours.
       per_example: whether both views of an example share one set of negatives.
     """
 

@@ -19,7 +19,7 @@ class Transform(NamedTuple):
     ``negative``: (score, score of the positive, tau) -> score of a negative; -inf removes it from the negatives
     and from their number. ``positive``: (score, tau) -> score of a positive. ``log_weight``: (score, score of
     the positive, tau) -> log w_j of a negative, constant in the gradient; the weights are divided by their mean
-    over a query's negatives.
+    over a query's negatives; at a multiple m of 1 / tau, such as those of ``hard_nce``, the weights are (w_j / mean)^m.
 
     Returned scores are later divided by tau. Each function receives one entry at a time, so means over scores
     are not possible, and must close over constants only, not over traced arrays.
@@ -29,6 +29,7 @@ class Transform(NamedTuple):
     positive: Callable[[Array, Array], Array] | None = None
     log_weight: ScoreMap | None = None
     cosine_only: bool = False  # requires cosine scores
+    cancels_temperature: bool = False  # score / tau does not depend on tau
 
 
 def same(score: Array, positive: Array, temperature: Array) -> Array:

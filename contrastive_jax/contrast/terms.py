@@ -89,6 +89,9 @@ class Term(NamedTuple):
         """Return why the loss does not take a transform, as a verb phrase for messages; "" if it does."""
         if transform[:3] == (None, None, None):
             return ""
+        one_sided = (transform.negative is None) != (transform.positive is None)
+        if self.declared.maximised and (one_sided or transform.log_weight is not None):
+            return "changes negatives alone, which would bias the estimate"
         if self.cosine_only:
             return "does not return the cosines required by"
         if ROWS & set(self.quantities):
@@ -282,4 +285,6 @@ def total_loss(
 ) -> tuple[Array, dict]:
     """Compute the weighted sum of the terms, and each term's own value."""
     values = {term.name: term(comparison, extras) for term in terms}
-    return jnp.asarray(sum(term.weight * values[term.name] for term in terms)), values
+    # Not 0 times a value that is only logged: it may be infinite.
+    trained = [term.weight * values[term.name] for term in terms if term.weight]
+    return jnp.asarray(sum(trained) if trained else jnp.zeros((), comparison.positive.dtype)), values

@@ -47,15 +47,17 @@ def none() -> Transform:
 def temperature_free() -> Transform:
     """The logit ``log((1 + s) / (1 - s)) = 2 artanh(s)`` of a cosine, for positives and negatives, without temperature.
 
-    Cosines are clipped to 1 - 1e-6 in size, a logit of 14.5. Other multiples of 1 / tau (ESS) multiply the
-    logit.
+    Cosines are clipped to 1 - 1e-6 in size, a logit of 14.5. Losses that read the temperature outside the contrast
+    (``decoupled_nt_xent``, ``mean_contrast``, ``dclw``, ``ifm``, ``robust``, ``sogclr``) still depend on it.
+    Other multiples of 1 / tau (ESS) multiply the logit.
     Source: Temperature-free loss function for contrastive learning (Kim and Kim, 2025, arXiv 2501.17683).
     """
 
     def logit(score, tau):
         return tau * 2.0 * jnp.arctanh(jnp.clip(score, -LARGEST, LARGEST))
 
-    return Transform(lambda score, positive, tau: logit(score, tau), logit, cosine_only=True)
+    negative = lambda score, positive, tau: logit(score, tau)  # noqa: E731
+    return Transform(negative, logit, cosine_only=True, cancels_temperature=True)
 
 
 @checked("transform")
@@ -63,8 +65,8 @@ def dystress(*, min_tau: Positive = 0.1, max_tau: Positive = 0.2) -> Transform:
     """A temperature for each pair, ``s / tau(s)`` with ``tau(s) = min + (max - min) (1 + cos(pi (1 + s))) / 2``.
 
     It is ``max_tau`` at a cosine of -1 or 1 and ``min_tau`` at 0, for positives and negatives, and constant in
-    the gradient as in the authors' code; the run's temperature cancels. Equal limits are one constant
-    temperature.
+    the gradient as in the authors' code; the run's temperature cancels, as in ``temperature_free``.
+    Equal limits are one constant temperature.
     Source: DySTreSS (Manna et al., 2023, arXiv 2308.01140).
 
     Args:
@@ -78,7 +80,8 @@ def dystress(*, min_tau: Positive = 0.1, max_tau: Positive = 0.2) -> Transform:
         own = min_tau + (max_tau - min_tau) * (1.0 + jnp.cos(jnp.pi * (1.0 + score))) / 2.0
         return tau * score / lax.stop_gradient(own)
 
-    return Transform(lambda score, positive, tau: divided(score, tau), divided, cosine_only=True)
+    negative = lambda score, positive, tau: divided(score, tau)  # noqa: E731
+    return Transform(negative, divided, cosine_only=True, cancels_temperature=True)
 
 
 @checked("transform")

@@ -68,9 +68,10 @@ def logsumexp_distribution(
 ) -> Array:
     """The distribution term of the generalized contrastive loss, ``logsumexp_k(s_ik / tau)``: -> [B, W].
 
-    The sum includes the whole population [M, W, D], also the query and its positive, and log D is
-    subtracted (the width, not the number of rows), both as in the authors' notebook. It holds [B W, M W]
-    scores; ``decoupled_nt_xent(self_pair=True)`` computes the same term from contrasts, without them.
+    The queries are all views, with directions=one_way too. The sum includes the whole population [M, W, D], also
+    the query and its positive, and log D is subtracted (the width, not the number of rows), both as in the authors'
+    notebook. It holds [B W, M W] scores; ``decoupled_nt_xent(self_pair=True)`` computes the same term from
+    contrasts, without them.
     Source: Intriguing Properties (Chen et al., 2021), table 1, and its notebook.
 
     Args:

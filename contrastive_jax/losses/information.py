@@ -83,7 +83,7 @@ def nwj(positive: Array, negative: Array, count: Array) -> Array:
     return tuba(positive, negative, count, 1.0)
 
 
-@loss(vanishing=True, maximised=True)
+@loss(no_margin=MISREADS, vanishing=True, maximised=True)
 def info_nce_estimate(c: Array, count: Array) -> Array:
     """``log(K + 1) - softplus(c)`` per query, to maximise: its mean is a lower bound.
 
@@ -124,8 +124,9 @@ def fenchel_legendre(c: Array, count: Array, u: Array) -> Array:
     Source: FlatNCE (Chen et al., 2021), lemma 3.3 and eq. 26 (its "+1" should be "-1"); FLO (Guo et al.,
     2021).
     """
-    c = at_least_float32(c)
-    return u + jnp.exp(c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u) - 1.0
+    c, some = at_least_float32(c), count > 0
+    ratio = c - jnp.log(jnp.maximum(count, 1).astype(c.dtype)) - u
+    return u + jnp.where(some, jnp.exp(jnp.where(some, ratio, 0.0)), 1.0) - 1.0
 
 
 @loss(no_margin=MISREADS)

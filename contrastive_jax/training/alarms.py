@@ -68,10 +68,11 @@ def notes(settings: Settings, platform: str | None = None, example: Example | No
             f"{here[0]} exists in this script or notebook only; other programs can read the run only if"
             " the function is in a file that they import."
         )
-    constant = [name for name, term in settings.loss.items() if losses.declaration(term.function).constant]
+    trained = {name: term for name, term in settings.loss.items() if term.options.get("weight", 1.0)}
+    constant = [name for name, term in trained.items() if losses.declaration(term.function).constant]
     if not constant:
         return sentences
-    what = "the loss" if len(settings.loss) == 1 else f"its part of the loss ({' and '.join(constant)})"
+    what = "the loss" if len(trained) == 1 else f"its part of the loss ({' and '.join(constant)})"
     return [
         *sentences,
         f"the value of {constant[0]} is 1 by definition, so {what} stays constant while the network"
@@ -132,7 +133,7 @@ def unbounded(record: Mapping[str, float], run: Run) -> str | None:
 
 def saturation(record: Mapping[str, float], run: Run) -> str | None:
     """The gradient of the loss gives most queries almost no weight."""
-    contrasts = [term for term in run.recipe.terms if term.multiples]
+    contrasts = [term for term in run.recipe.terms if term.multiples and term.weight]
     if not contrasts or not all(term.declared.vanishing for term in contrasts):
         return None
     if not record["saturated"] > SATURATED:
@@ -148,7 +149,7 @@ def saturation(record: Mapping[str, float], run: Run) -> str | None:
 
 def stuck(record: Mapping[str, float], run: Run) -> str | None:
     """InfoNCE is still log(1 + K), as for a network that cannot tell positives from negatives."""
-    if not any(term.multiples for term in run.recipe.terms) or _share(record, run) < PATIENCE:
+    if not any(term.multiples and term.weight for term in run.recipe.terms) or _share(record, run) < PATIENCE:
         return None
     count = max(record["negatives"], 1.0)
     nothing, chance = math.log1p(count), 1 / (1 + count)
@@ -242,7 +243,8 @@ def summary(records: Sequence[Mapping[str, Any]], run: Run) -> list[dict[str, An
 
 def _compares(run: Run) -> bool:
     """Return whether a loss trains the embeddings; supervised losses alone do not train the projector."""
-    return any(term.multiples or set(term.quantities) - {"logits", "label"} for term in run.recipe.terms)
+    trained = [term for term in run.recipe.terms if term.weight]
+    return any(term.multiples or set(term.quantities) - {"logits", "label"} for term in trained)
 
 
 def _share(record: Mapping[str, float], run: Run) -> float:

@@ -21,6 +21,7 @@ from contrastive_jax.contrast.normalizer import Normalizer
 from contrastive_jax.contrast.scores import Transform, check_scalars
 from contrastive_jax.contrast.terms import ROWS, Term, make_terms
 from contrastive_jax.lookup import Section, is_own, placed
+from contrastive_jax.losses.declaration import CANCELS
 from contrastive_jax.optim.gradient_snr import GradientSNR
 from contrastive_jax.training import pairs
 from contrastive_jax.types import Array, Example, Outputs, PyTree
@@ -149,11 +150,14 @@ def _refusal(term: Term, shapes: Mapping[str, Any]) -> str:
     """Return the error message of a loss for its options or these shapes; "" if it accepts them."""
     read = [shapes[name] for name in (*["c"] * len(term.multiples), *term.quantities)]
     try:
-        jax.eval_shape(functools.partial(term.function, **term.options), *read)
+        value = jax.eval_shape(functools.partial(term.function, **term.options), *read)
     except Exception as error:  # a loss may be user-defined
         if not (isinstance(error, ValueError) or is_own(term.name)):
             raise
         return placed(error, term.function)
+    shape, wanted = getattr(value, "shape", None), shapes["c"].shape
+    if term.multiples and shape not in (None, wanted):
+        return f"it returns shape {shape}; it must return one value per query, shape {wanted}."
     return ""
 
 
@@ -243,7 +247,7 @@ def _check_bias(terms: tuple[Term, ...], rule: temperature.Temperature, name: st
 
 def _check_own_view(terms: tuple[Term, ...], pool: Candidates, name: str) -> None:
     """Refuse candidates of the query's own view for a loss that compares the positive's view with itself."""
-    reading = [term.name for term in terms if term.weight and "same" in term.quantities]
+    reading = [term.name for term in terms if "same" in term.quantities]
     if reading and pool.by == "query":
         raise ValueError(
             f"candidates.name is {name!r}; it must be other_view or both_views with loss.{reading[0]}, which needs"
@@ -263,12 +267,35 @@ def _check_transform(terms: tuple[Term, ...], transform: Transform, name: str, s
     """Refuse a transform that is not defined for the losses or the score."""
     check_scalars(transform, f"transform.name is {name!r}, which returns")
     for term in terms:
-        if term.weight and (why := term.no_transform(transform)):
+        if why := term.no_transform(transform):
             raise ValueError(f"transform.name is {name!r}, which {why} loss.{term.name}; it must be none.")
     if name != "none" and not any(term.weight and term.multiples for term in terms):
         raise ValueError(f"transform.name is {name!r}, but no loss uses a contrast; it must be none.")
     if score != "cosine" and transform.cosine_only:
         raise ValueError(f"score is {score!r}; it must be cosine with transform={name}.")
+
+
+def _check_rule(
+    terms: tuple[Term, ...], rule: temperature.Temperature, name: str, transform: Transform, changes: str
+) -> None:
+    """Refuse a rule that follows a quantity which no loss trains, or which the transform ``changes`` distorts."""
+    if transform.log_weight is not None and rule.reads == "kl_uniform":
+        raise ValueError(
+            f"transform.name is {changes!r}, whose weights are not in the divergence that temperature={name} reads; one"
+            " of them must be none or fixed."
+        )
+    if transform.cancels_temperature and jax.tree.leaves(rule.init()):
+        raise ValueError(
+            f"transform.name is {changes!r}, in which the temperature cancels; temperature.name is {name!r}; it must"
+            " be fixed or a schedule."
+        )
+    of_tau = {"temperature", *ROWS}
+    if rule.reads == temperature.SLOPES and not any(
+        term.weight and (term.multiples or of_tau & set(term.quantities)) for term in terms
+    ):
+        raise ValueError(
+            f"temperature.name is {name!r}, but no loss depends on the temperature; it must be fixed."
+        )
 
 
 def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) -> None:
@@ -287,9 +314,9 @@ def _check_u(terms: tuple[Term, ...], critic: str, normalizer: str, per: str) ->
             f"normalizer.name is {normalizer!r} and critic.name is {critic!r}; both return u; one of"
             " them must be none."
         )
-    if not reading and critic != "none":
+    if critic != "none" and not any(term.weight and "u" in term.quantities for term in terms):
         raise ValueError(
-            f"critic.name is {critic!r}, but no loss uses its u: set critic=none or loss=fenchel_legendre."
+            f"critic.name is {critic!r}, but no loss trains its u: set critic=none or loss=fenchel_legendre."
         )
     if not reading and normalizer != "none" and per == "batch":
         raise ValueError(
@@ -596,7 +623,8 @@ def build(
             " negatives.name=all."
         )
     shift = settings.margin.name
-    refusing = [t for t in terms if t.weight and t.declared.no_margin]
+    # A margin that cancels in the gradient is harmless for a loss that is only logged.
+    refusing = [t for t in terms if t.declared.no_margin and (t.weight or t.declared.no_margin != CANCELS)]
     if refusing and shift != "none":
         raise ValueError(
             f"margin.name is {shift!r}, which {refusing[0].declared.no_margin} loss.{refusing[0].name}; it must"
@@ -604,7 +632,7 @@ def build(
         )
     if shift != "none" and not any(t.weight and t.multiples for t in terms):
         raise ValueError(f"margin.name is {shift!r}, but no loss uses a contrast; it must be none.")
-    bounded = [t.name for t in terms if t.weight and t.cosine_only]
+    bounded = [t.name for t in terms if t.cosine_only]
     if bounded and settings.score != "cosine":
         raise ValueError(
             f"score is {settings.score!r}; it must be cosine with loss.{bounded[0]} and its options."
@@ -616,6 +644,7 @@ def build(
         )
     transform = settings.transform()
     _check_transform(terms, transform, settings.transform.name, settings.score)
+    _check_rule(terms, tau, settings.temperature.name, transform, settings.transform.name)
     multiples = sorted({1.0, 2.0, *(m for term in terms for m in term.multiples)})
     compare = Compare(
         embed=scores[settings.score],

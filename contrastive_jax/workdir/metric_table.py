@@ -26,7 +26,7 @@ class Metric(NamedTuple):
 
 PANELS = ("curves", "diagnostics")
 _C = "percentile (5, 50, 95) over queries of the contrast c, without a margin."
-_W = "percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's gradient."
+_W = "percentile (5, 50, 95) over queries of W = sigmoid(c), InfoNCE's weight on a query's gradient; without a margin."
 _SINCE = "share of the time since the last log point"
 
 METRICS = {

@@ -189,6 +189,21 @@ def test_a_loss_of_both_directions_is_refused_one_way():
         built("simclr", loss={"byol": 1.0}, directions="one_way")
 
 
+def test_a_loss_of_contrasts_has_a_value_for_each_query():
+    with pytest.raises(
+        ValueError, match=r"own_mean: it returns shape \(64,\); it must return one value per query"
+    ):
+        built(
+            "simclr",
+            train={"batch_size": 64, "duration": "4 steps"},
+            loss={"test_family_rules:own_mean": 1.0},
+        )
+
+
+def own_mean(c):
+    return c.mean(-1)
+
+
 def test_one_temperature_for_a_loss_of_the_whole_batch():
     with pytest.raises(ValueError, match="temperature has the shape .* logsumexp_distribution needs one"):
         built("isogclr", loss={"info_nce": 1.0, "logsumexp_distribution": 1.0})

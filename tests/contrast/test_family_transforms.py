@@ -327,6 +327,23 @@ REFUSED = {
         {"loss": "alpha_cl", "transform": transforms.adnce()},
         "for which the mean score is undefined",
     ),
+    "estimate": (
+        {"loss": "info_nce_estimate", "transform": transforms.hardness()},
+        "changes negatives alone",
+    ),
+    "estimate's margin": (
+        {"loss": "info_nce_estimate", "transform": None, "margin": lambda k: k},
+        "would bias",
+    ),
+    "estimate's positives": (
+        {
+            "loss": "info_nce_estimate",
+            "transform": None,
+            "positives": jnp.arange(ROWS) // 2,
+            "summation": "in",
+        },
+        "an estimate with one positive",
+    ),
 }
 
 
@@ -368,6 +385,20 @@ def test_a_config_names_a_transform():
         ([("transform", {"name": "adnce"}), ("loss", {"macl_w": 1.0})], "cosines required by"),
         ([("transform", {"name": "adnce"}), ("loss", {"byol": 1.0})], "no loss uses a contrast"),
         ([("transform", {"name": "dystress"}), ("score", "dot")], "score is 'dot'"),
+        (
+            [("transform", {"name": "adnce"}), ("temperature", {"name": "kl"})],
+            "weights are not in the divergence",
+        ),
+        ([("transform", {"name": "dystress"}), ("temperature", {"name": "ess"})], "the temperature cancels"),
+        (
+            [("transform", {"name": "adnce"}), ("loss", {"dcl": 1.0, "alpha_cl": 0.0})],
+            "mean score is undefined",
+        ),
+        ([("transform", {"name": "margin_mask"}), ("loss", {"info_nce_estimate": -1.0})], "negatives alone"),
+        (
+            [("temperature", {"name": "learnt"}), ("loss", {"byol": 1.0})],
+            "no loss depends on the temperature",
+        ),
     ):
         with pytest.raises(ValueError, match=words):
             built(*overrides)

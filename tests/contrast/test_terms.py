@@ -22,6 +22,18 @@ def test_terms_are_added_by_their_weights():
     np.testing.assert_allclose(loss, 2.0 * values["alignment"] + 0.5 * values["uniformity"], rtol=1e-6)
 
 
+def test_a_loss_of_weight_0_is_logged_and_no_part_of_the_sum():
+    z = jnp.ones((6, 2, 3))
+    infinite = lambda projection: jnp.log(projection - 1.0)  # noqa: E731
+    terms = make_terms(
+        {"alignment": 1.0, "own:metric": 0.0, "sum": 0.0},
+        lambda name: losses.alignment if name == "alignment" else infinite,
+    )
+    run = lambda z: total_loss(terms, types.SimpleNamespace(count=jnp.ones((6, 2))), {"projection": z})  # noqa: E731
+    (loss, values), gradient = jax.value_and_grad(run, has_aux=True)(z)
+    assert loss == values["alignment"] and values["sum"] == -jnp.inf and np.isfinite(gradient).all()
+
+
 def correlation(projection):
     """Multiply over the batch, as losses without negatives do."""
     return jnp.square(projection[:, 0].T @ projection[:, 1] / len(projection)).sum()
@@ -78,7 +90,7 @@ def test_losses_say_whether_a_margin_cancels_in_their_gradients():
     assert cancels == {name for name in without if np.allclose(without[name], beside[name], rtol=1e-5)}
     others = {term.name for term in family if term.declared.no_margin not in ("", CANCELS)}
     assert others == {"eqco", "eqco_estimate", "debiased", "donsker_varadhan", "fenchel_legendre"} | {
-        *("label_smoothing", "sogclr")
+        *("info_nce_estimate", "label_smoothing", "sogclr")
     }
 
 

@@ -327,3 +327,12 @@ def test_samples_of_different_sizes_are_refused():
     """One prior sample stood for all in silence."""
     with pytest.raises(ValueError, match=r"sample is \(5, 3\) and prior_sample is \(1, 3\)"):
         losses.sliced_wasserstein_distance(jnp.ones((5, 3)), jnp.ones((1, 3)), jnp.eye(3))
+
+
+def test_a_bound_has_no_gradient_where_there_are_no_negatives():
+    """u of a saturated positive at a low temperature would overflow e^-u."""
+
+    def masked(u):
+        return jnp.where(False, losses.fenchel_legendre(jnp.zeros(1), jnp.zeros(1, jnp.int32), u), 0.0).sum()
+
+    assert jax.grad(masked)(jnp.full(1, -100.0)) == 0

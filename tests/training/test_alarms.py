@@ -64,6 +64,7 @@ ESS = {"name": "ess", "target": 0.3, "target_end": 0.0, "rate": 0.01, "min_tau":
         ({"saturated": 0.4}, None, None, []),
         ({"saturated": 0.9}, {"flat_nce": {"weight": 1.0}}, None, []),  # its gradient has no such weight
         ({"saturated": 0.9}, {"info_nce": {"weight": 1.0}, "dcl": {"weight": 1.0}}, None, []),
+        ({"saturated": 0.9}, {"info_nce": {"weight": 1.0}, "dcl": {"weight": 0.0}}, None, ["saturation"]),
         ({"info_nce": math.log(63), "contrast_accuracy": 0.0}, None, None, ["stuck"]),
         ({"info_nce": math.log(63) + 0.5, "contrast_accuracy": 1 / 63}, None, None, ["stuck"]),
         ({"info_nce": math.log(63), "contrast_accuracy": 0.2}, None, None, []),  # it tells them apart

@@ -373,7 +373,7 @@ def test_a_damaged_checkpoint_is_said_and_the_previous_one_taken(tmp_path, capsy
             for name in ("byol", "alignment")
         ),
         ({"loss": {"dclw": {"sigma": -1.0}}}, r"loss.dclw.sigma is -1.0; it must be above 0"),
-        ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss uses its u"),
+        ({"critic": {"name": "pair"}}, "critic.name is 'pair', but no loss trains its u"),
         ({"loss": {"flat_nec": 1.0}}, "loss 'flat_nec' does not exist. Did you mean 'flat_nce'"),
         ({"loss": {"hoelder_flat_nce": {"gama": 2.0}}}, r"no option 'gama'; .* hoelder_flat_nce\("),
         ({"train.duration": "6 epohcs"}, "train.duration is '6 epohcs'; it must be a number and a unit"),
