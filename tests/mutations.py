@@ -113,7 +113,7 @@ INFORMATION = of(
     ("pairs are counted in int32", "jnp.sum(count.astype(c.dtype), axis=0)", "jnp.sum(count, axis=0)"),
     ("InfoNCE's estimate below log K", "jnp.log1p(count.astype(c.dtype)) - info_nce(c)",
      "jnp.log(count.astype(c.dtype)) - info_nce(c)", f"{BESIDE} evaluators/test_mutual_information.py"),
-    ("Fenchel-Legendre with the paper's misprint", "- u) - 1.0", "- u) + 1.0"),
+    ("Fenchel-Legendre with the paper's misprint", "ratio, 0.0)), 1.0) - 1.0", "ratio, 0.0)), 1.0) + 1.0"),
     ("Donsker-Varadhan with a mean for each query", "logsumexp(marginal, axis=0) - jnp.log(number",
      "marginal - jnp.log(number", "losses/test_identities.py"),
     ("SMILE clips from one side", "jnp.clip(scores, -clip, clip)", "jnp.clip(scores, None, clip)"),
@@ -228,8 +228,8 @@ TERMS = of(
     ),
     (
         "weights are left out",
-        "sum(term.weight * values[term.name] for term in terms)",
-        "sum(values[term.name] for term in terms)",
+        "[term.weight * values[term.name] for term in terms if term.weight]",
+        "[values[term.name] for term in terms if term.weight]",
     ),
 )
 NEGATIVES = of(
