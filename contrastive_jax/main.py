@@ -439,6 +439,7 @@ def check(words: Sequence[str]) -> int:
 
 def config(words: Sequence[str]) -> int:
     """Run ``contrastive-jax config``, which shows configs and options, and return the exit status."""
+    signals.guard()  # what follows takes seconds to import
     from contrastive_jax import lookup
     from contrastive_jax.commands import config as command
 

@@ -139,15 +139,18 @@ def ledger_rows(table: Table) -> list[Row]:
 
 
 def of_paper(paper: str) -> list[tuple[pathlib.Path, Row]]:
-    """Return file and row of every claim of a paper, undecided where Benjamini and Hochberg take the verdict back."""
+    """Return file and row of every claim of a paper, undecided where Benjamini and Hochberg take the verdict back.
+
+    The printed claims are one family, our readings another.
+    """
     tables = [table_of(name) for name in all_tables() if name.split(".")[1] == paper]
     claims = [(table.path, row) for table in tables for row in ledger_rows(table)]
-    kept = together([row for _, row in claims])
-    return [(path, row) for (path, _), row in zip(claims, kept, strict=True)]
+    kept = {ours: iter(together([row for _, row in claims if row.ours == ours])) for ours in (False, True)}
+    return [(path, next(kept[row.ours])) for path, row in claims]
 
 
 def together(rows: Sequence[Row]) -> list[Row]:
-    """Return the claims of a paper, its measurements one family: what is decided alone, and not among them, is not."""
+    """Return the claims of a family: what is decided alone, and not among them, is not."""
     family = {n: row.said.p for n, row in enumerate(rows) if row.said.p is not None}
     stays = dict(zip(family, survivors(list(family.values())), strict=True))
     return [
@@ -280,19 +283,19 @@ and augmentation. A claim *holds* where the whole interval is on its side, *does
 other, and is *undecided* else, with the half-width of the interval beside it. The sample is the seeds: Student's
 t, Fisher's z for correlations. Equality is two one-sided tests within a margin that the file fixes. A claim of several
 comparisons holds where each one holds; shown is the weakest. On MNIST kNN of raw pixels is as good as SimCLR with all
-labels, so that claims on linear accuracy are judged by 10 labels a class. Formulas have no chance in them: the range of
-all numbers is in the place of the interval, and one counterexample is enough.
+labels, so that claims on linear accuracy are judged by 10 labels a class. Claims on formulas have no sampling
+error: the range of all values replaces the interval, and one counterexample refutes the claim.
 
 Beside an accuracy stand the same cells by its other measures, linear with all labels or with 10 a class and kNN, each
 by itself: a measure that decides where the judged one does not is named in the verdict. Two conditions are in no
-interval. *Fixed draws*: the 20 draws of 10 labels a class are the same in every run. *Rates by one seed*: one run of
-each rate chose it.
+interval. *Fixed draws*: the 20 draws of 10 labels a class are the same in every run, but for the newest tables, where
+each seed has its own. *Rates by one seed*: one run of each rate chose it, in the newest tables two or three.
 
 *Cannot be judged here*: a condition of the claim is not met, whatever the numbers say. *Headroom*: supervised training
-is less than three points above the compared methods, or these above raw pixels; it is not asked of an effect that is
-decided, as a ceiling makes an effect smaller and forges none. *Regime*: the runs are not of the kind that the claim is
+is less than three points above the compared methods, or these above raw pixels. A decided effect does not need it: a
+ceiling can make a difference smaller, but not create one. *Regime*: the runs are not of the kind that the claim is
 about; for claims on a query's weight, InfoNCE's W is above one half by its interval. *Edge*: rates were not tuned. Or a
 control or some of the seeds are missing: nothing is judged before all have run. A claim is also undecided if it is
 decided by itself but *not among all of the paper's*, at a false discovery rate of 5 % among the paper's measured claims
-(Benjamini and Hochberg). A verdict is one at our scale, not on the paper. *Not tested*: the reason says what no small
-scale has; a claim without a reason can be run."""
+(Benjamini and Hochberg); our readings are a family of their own. A verdict is one at our scale, not on the paper. *Not
+tested*: the reason says what no small scale has; a claim without a reason can be run."""
