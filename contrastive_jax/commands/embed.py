@@ -116,14 +116,7 @@ def _is_of(file: pathlib.Path, settings: Settings) -> bool:
     try:
         with np.load(file) as arrays:
             known = json.loads(str(arrays["config"]))
-    except (
-        OSError,
-        EOFError,
-        TypeError,
-        ValueError,
-        KeyError,
-        zipfile.BadZipFile,
-    ):  # of another program, or damaged
+    except (OSError, EOFError, TypeError, ValueError, KeyError, zipfile.BadZipFile):  # not a file of ours
         return False
     images = {name: known[name] for name in ("data", "compose") if name in known}
     return configs.fingerprint(settings.replaced(**images)) == configs.fingerprint(settings)
