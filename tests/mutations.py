@@ -609,6 +609,7 @@ LOOP = of(
     ("a resumed run begins its data anew", "batch = feed.feed(step)", "batch = feed.feed(step - start)"),
     ("a divergence is saved", "recorder.fetch()  # check all pending", "pass  # nothing is saved", "training/test_loop.py"),
     ("a signal is not heeded", "if stop and step < end:", "if False:"),
+    ("an interrupted evaluation stays lost", "agreed(recorder.unevaluated(step))", "agreed(False)"),
     ("the last state is not saved", "if stop or save_due or keep_due or step == end:", "if stop or save_due or keep_due:"),
     run=True,
 )  # fmt: skip

@@ -5,6 +5,7 @@
 and measured numbers of the run, and nothing else.
 """
 
+import math
 import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,9 +55,13 @@ def config_of(about: Mapping[str, Any]) -> dict[str, Any]:
         "mean": seen["mean"],
         "std": seen["std"],
         "num_classes": 0,
-        "first_conv": "patch_embed.proj" if vit else "conv1",
         "classifier": "head" if vit else "fc",
     }
+    if options["channels"] in (
+        1,
+        3,
+    ):  # timm fails to convert the first layer of other numbers, which needs none
+        pretrained["first_conv"] = "patch_embed.proj" if vit else "conv1"
     return {
         "architecture": name,
         "num_classes": 0,
@@ -85,7 +90,10 @@ def _vit(options: Mapping[str, Any], size: int) -> tuple[str, dict[str, Any]]:
     if (dim, layers) not in SIZES:
         arguments |= {"embed_dim": dim, "depth": layers, "num_heads": dim // vit_names.HEAD}
     if options["hidden"] not in (0, 4 * dim):
-        arguments["mlp_ratio"] = options["hidden"] / dim
+        ratio = options["hidden"] / dim  # timm rounds down what this is multiplied to
+        arguments["mlp_ratio"] = (
+            ratio if int(dim * ratio) == options["hidden"] else math.nextafter(ratio, math.inf)
+        )
     if patch != known:
         arguments["patch_size"] = patch
     if size != USUAL:

@@ -40,7 +40,8 @@ YOUNG = {
     **{"transform.name": "none", "normalizer.name": "none"},
     **{"augment.views": 2, "augment.local_views": 0, "augment.local_size": None},
     **{"augment.local_crop_min": 0.05, "augment.local_crop_max": 0.14},
-    "init.second_checkpoint": "",
+    **{"init.second_checkpoint": "", "second_encoder.name": "none", "second_augment.name": "unchanged"},
+    "encoder.variant": "mean",  # of a ViT; a ResNet's has other values
 }
 
 

@@ -9,6 +9,11 @@ import numpy as np
 from contrastive_jax.types import PyTree
 
 HEAD = 64  # width of an attention head in ViT-Ti, S, B and L; the arrays do not show it
+OTHER_HEADS = {
+    1280: "ViT-H with heads of 80",
+    1408: "ViT-g with heads of 88",
+    1664: "ViT-G with heads of 104",
+}
 
 # torchvision's names, as patterns -> timm's
 TORCHVISION = (
@@ -44,14 +49,17 @@ def is_vit(state: Mapping[str, Any]) -> bool:
     return not {"patch_embed.proj.weight", "conv_proj.weight"}.isdisjoint(state)
 
 
-def from_state(state: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, Any], int]:
+def from_state(
+    state: Mapping[str, np.ndarray], *, foreign: bool = False
+) -> tuple[PyTree, dict[str, Any], int]:
     """Return the params, the options of :func:`~contrastive_jax.models.encoders.vit` and the number of channels.
 
     The network is a ViT of variant "class_token" with heads of 64 (ViT-Ti, S, B, L). The classifier (``head``,
     ``heads.head``) is skipped.
 
     Raises:
-      ValueError: a name or a shape that such a network does not have, or a name that is missing.
+      ValueError: a name or a shape that such a network does not have, or a name that is missing; with ``foreign`` (a
+        file of another library) the width of a known network with other heads.
     """
     found = {_timm(name): array for name, array in state.items()}
     found = {name: array for name, array in found.items() if not re.match(r"heads?\.", name)}
@@ -71,6 +79,10 @@ def from_state(state: Mapping[str, np.ndarray]) -> tuple[PyTree, dict[str, Any],
     if not layers or dim % HEAD:
         raise ValueError(
             f"it has {layers} blocks of width {dim}; the width must be a multiple of {HEAD}, a head's."
+        )
+    if foreign and dim in OTHER_HEADS:
+        raise ValueError(
+            f"its width is {dim}, that of {OTHER_HEADS[dim]}; the heads of such a file are read as {HEAD} wide."
         )
     tokens = found["pos_embed"].shape[1]
     shapes = {

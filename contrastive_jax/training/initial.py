@@ -7,13 +7,15 @@ import jax
 
 from contrastive_jax import config as configs
 from contrastive_jax import models, sharding
-from contrastive_jax.config import Settings
+from contrastive_jax.config import Settings, identity
 from contrastive_jax.models import norm
 from contrastive_jax.training import encoder, pairs
 from contrastive_jax.training.program import Program
 from contrastive_jax.training.run import Run
 from contrastive_jax.types import TrainState
 from contrastive_jax.workdir import checkpoint, remote, weights
+
+OF_INITIAL_WEIGHTS = ("zero_init", "kernel_init")  # options of a ResNet
 
 
 def pretrained(run: Run, report: Callable[[str], None], number: int = 0) -> encoder.Saved:
@@ -72,23 +74,28 @@ def paths(settings: Settings) -> tuple[str, str]:
 
 
 def _changed(saved: encoder.Saved, settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return the leaves that change the saved encoder's function, as (saved, here); {} for a foreign file.
+    """Return the leaves that change the saved encoder's function, as (saved, here).
 
-    Shapes do not reveal them all: options of a user-defined encoder, batch norm's epsilon, image normalization.
+    Shapes do not reveal them all: options of a user-defined encoder, batch norm's epsilon, image normalization
+    (unknown for a file of another library).
     ResNet's variants with the same arrays differ in the max-pooling of the ImageNet stem.
     """
+    foreign = "augment" not in saved.settings
 
     def of_function(settings: Settings) -> dict[str, Any]:
         network = {"name": settings.encoder.name, **settings.encoder.options}
-        if settings.encoder.name == "resnet" and network["stem"] != "imagenet":
-            del network["variant"]
+        if settings.encoder.name == "resnet":
+            leave_out = OF_INITIAL_WEIGHTS + (() if network["stem"] == "imagenet" else ("variant",))
+            network = {name: value for name, value in network.items() if name not in leave_out}
         epsilon = norm.norm(**settings.norm.options).epsilon
-        images = {name: value for name, value in settings.augment.options.items() if name in ("mean", "std")}
+        options = {} if foreign else settings.augment.options
+        images = {name: value for name, value in options.items() if name in ("mean", "std")}
         return {"encoder": network, "norm": {"epsilon": epsilon}, "augment": images}
 
-    if "augment" not in saved.settings:
-        return {}
-    return configs.diff(of_function(saved.settings), of_function(settings))
+    changed = configs.diff(of_function(saved.settings), of_function(settings))
+    return {
+        leaf: (was, now) for leaf, (was, now) in changed.items() if not (foreign and was is identity.ABSENT)
+    }
 
 
 def check(run: Run, workdir: str) -> None:

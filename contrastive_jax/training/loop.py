@@ -132,6 +132,16 @@ def train_program(
 
             kept = functools.partial(_kept, save, saved, run.total_steps, workdir, log, alone)
 
+            def evaluation_due() -> bool:
+                return bool(labelled and step and run.evaluate_every and step % run.evaluate_every == 0)
+
+            def evaluate() -> None:
+                """Evaluate and record the encoders of the last completed step."""
+                recorder.fetch()  # report divergence before evaluating
+                with recorder.pause("evaluation"), kept(step), _raising(alone):
+                    scores = evaluation.look(evaluators, encoders(), log)
+                recorder.write(step, scores)
+
             # ---- 4. Compile: for the shapes of state and batch.
             if start < run.total_steps:
                 if slow := cost.warn_long(run, run.total_steps - start, len(program.runs)):
@@ -149,6 +159,9 @@ def train_program(
                 " from it."
             )
             with profile, signals.phase(PATIENCE, left):
+                if evaluation_due() and distributed.agreed(recorder.unevaluated(step)):
+                    evaluate()  # it was interrupted, or failed, after this step
+                    end = step if calls.stopped else end
                 while step < end:
                     profile.before(step, state)
                     with kept(step), recorder.waiting_for_data():
@@ -161,11 +174,8 @@ def train_program(
                     log_due = step % settings.log.every == 0 or step == run.total_steps
                     if log_due:
                         recorder.log_point()
-                    if labelled and run.evaluate_every and step % run.evaluate_every == 0:
-                        recorder.fetch()  # report divergence before evaluating
-                        with recorder.pause("evaluation"), kept(step), _raising(alone):
-                            scores = evaluation.look(evaluators, encoders(), log)
-                        recorder.write(step, scores)
+                    if evaluation_due():
+                        evaluate()
                     save_due = log_due and distributed.agreed(
                         time.monotonic() - last_save > settings.checkpoint.every_seconds
                     )

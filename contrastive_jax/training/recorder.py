@@ -242,6 +242,10 @@ class Recorder(contextlib.ExitStack):
             record.book.write(step, step / self._run.steps_per_epoch, metrics[number])
         self._on_log.agree([number for number, _ in self._going()])
 
+    def unevaluated(self, step: int) -> bool:
+        """Return whether a run that did not diverge has no record of an evaluation at a step."""
+        return any(not record.book.holds(step, "eval/") for _, record in self._going())
+
     def _stretched(self) -> list[str]:
         """Return a note if ``train.duration`` was changed during the run."""
         *before, last = (self._saved.read_meta() or (0, {}))[1].get("durations") or [""]

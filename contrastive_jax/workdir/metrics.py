@@ -84,6 +84,12 @@ class Logbook:
                 _WeightsAndBiases(wandb, pathlib.Path(workdir), config or {}, resumed=start_step > 0)
             )
 
+    def holds(self, step: int, prefix: str) -> bool:
+        """Return whether a record of a step has a metric whose name begins with ``prefix``; False if inactive."""
+        return any(
+            there == step and any(name.startswith(prefix) for name in names) for there, names in self._written
+        )
+
     def write(
         self, step: int, epoch: float, metrics: Mapping[str, Any], timing: Mapping[str, Any] | None = None
     ) -> None:

@@ -7,6 +7,7 @@ only kind that safetensors has; those of :data:`FACTS` are JSON. Reading a file 
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from contrastive_jax.types import PyTree
 
 SUFFIX = ".safetensors"
 PYTORCH = (".pth", ".pt")
+SAFE_TORCH = (2, 10)  # the first whose ``weights_only=True`` has no known way to run code
 FACTS = ("encoder", "preprocessing", "config", "step")
 
 
@@ -77,7 +79,7 @@ def load(path: str | os.PathLike) -> Weights:
         _check_numbers(state)
         about = {name: json.loads(text[name]) for name in FACTS if name in text}
         if vit:
-            params, options, count = vit_names.from_state(state)
+            params, options, count = vit_names.from_state(state, foreign="encoder" not in about)
             return Weights(params, {}, about, options, count)
         params, stats = torchvision_names.from_torchvision(state)
         _check_shapes(params)
@@ -112,6 +114,12 @@ def _of_pytorch(path: str | os.PathLike) -> dict[str, np.ndarray]:
             f"{path} is a file of PyTorch, which needs torch: pip install 'contrastive_jax[torch]'; or save its state"
             " dict with safetensors.torch.save_file."
         ) from None
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < SAFE_TORCH:
+        raise ValueError(
+            f"{path} is a file of PyTorch, and torch is {torch.__version__}; it must be"
+            f" {'.'.join(map(str, SAFE_TORCH))} or later: in earlier ones a file can run code (CVE-2025-32434,"
+            " CVE-2026-24747). Or save its state dict with safetensors.torch.save_file."
+        )
     try:
         held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises nearly anything on damaged bytes

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from saved_runs import config_of, random_arrays, workdir_of
 
 import contrastive_jax
@@ -216,6 +217,29 @@ def test_a_run_refuses_weights_that_it_would_use_otherwise(saved, leaves, messag
     run = runs.prepare(new | {"init": new["init"] | {"checkpoint": str(tmp_path)}}, jax.devices()[:1])
     with pytest.raises(ValueError, match=message):
         initial.check(run, str(tmp_path / "new"))
+
+
+def test_a_run_reads_another_librarys_file_as_that_library_does(tmp_path):
+    imagenet = {"encoder.depth": 50, "encoder.stem": "imagenet", "encoder.width": 1 / 64}
+    params, stats = random_arrays(config_of(32, **imagenet | {"encoder.variant": "torchvision"}), 1)
+    state = torchvision_names.to_torchvision(params["encoder"], stats["encoder"])
+    path = tmp_path / "theirs.safetensors"
+    save_file({name: np.ascontiguousarray(array) for name, array in state.items()}, path)
+
+    def said(**leaves):
+        new = config_of(32, **imagenet | leaves)
+        lines = []
+        initial.pretrained(
+            runs.prepare(new | {"init": new["init"] | {"checkpoint": str(path)}}, jax.devices()[:1]),
+            lines.append,
+        )
+        return lines
+
+    torchvision = {"encoder.variant": "torchvision"}
+    assert len(said(**torchvision)) == len(said(**torchvision | {"encoder.zero_init": True})) == 1
+    assert "norm.epsilon was 1e-05, is 0.001" in said(**torchvision | {"norm.epsilon": 1e-3})[-1]
+    with pytest.raises(ValueError, match="has encoder.variant=torchvision, and this config has simclr"):
+        said(**{"encoder.variant": "simclr"})
 
 
 @pytest.mark.run

@@ -51,6 +51,7 @@ def about(channels=3, size=224, **encoder):
             "vit_small_patch16_224",
             {"embed_dim": 256, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
         ),
+        ({"channels": 4}, "resnet50", {"in_chans": 4}),
     ],
 )
 def test_names_of_timms_networks(encoder, name, arguments):
@@ -59,6 +60,13 @@ def test_names_of_timms_networks(encoder, name, arguments):
     seen, channels = found["pretrained_cfg"], encoder.get("channels", 3)
     assert seen["input_size"] == [channels, encoder.get("size", 224), encoder.get("size", 224)]
     assert seen["crop_pct"] == 0.875 and seen["mean"] == [0.5] * channels
+    assert ("first_conv" in seen) == (channels in (1, 3))  # others cannot be converted, and need not be
+
+
+@pytest.mark.parametrize("hidden", [960, 61, 704])
+def test_timm_computes_the_hidden_width_that_the_encoder_has(hidden):
+    found = timm_folder.config_of(about(**VIT | {"dim": 704, "patch": 16, "hidden": hidden}))
+    assert int(704 * found["model_args"]["mlp_ratio"]) == hidden
 
 
 @pytest.mark.parametrize("option", [{"stem": "cifar"}, {"width": 0.25}])

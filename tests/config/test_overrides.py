@@ -141,6 +141,13 @@ def test_a_config_of_before_is_that_of_now():
     found = configs.plain(configs.completed(before))
     schema.check(found)
     assert found == now and configs.fingerprint(before) == configs.fingerprint(now)
+    older = {
+        name: section for name, section in now.items() if name not in ("second_encoder", "second_augment")
+    }
+    assert configs.fingerprint(older) == configs.fingerprint(now)
+    vit = configs.plain(configs.resolve(DIGITS, {"encoder.name": "vit"}))
+    without = vit | {"encoder": {name: v for name, v in vit["encoder"].items() if name != "variant"}}
+    assert configs.fingerprint(without) == configs.fingerprint(vit)
 
 
 def test_a_column_can_become_a_protocol_without_a_layer():

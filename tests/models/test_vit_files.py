@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +159,25 @@ def test_what_no_such_vit_has_is_one_sentence(state, message, tmp_path):
         weights.load(path)
 
 
+@pytest.mark.parametrize(("dim", "name"), [(1280, "ViT-H"), (1408, "ViT-g"), (1664, "ViT-G")])
+def test_a_foreign_width_with_other_heads_is_refused(dim, name, tmp_path):
+    shapes = {"cls_token": (1, 1, dim), "pos_embed": (1, 2, dim), "patch_embed.proj.weight": (dim, 1, 1, 1)}
+    per_block = {
+        "attn.qkv.weight": (3 * dim, dim),
+        "attn.qkv.bias": (3 * dim,),
+        "attn.proj.weight": (dim, dim),
+    }
+    per_block |= {"mlp.fc1.weight": (8, dim), "mlp.fc1.bias": (8,), "mlp.fc2.weight": (dim, 8)}
+    wide = {"patch_embed.proj.bias", "norm.weight", "norm.bias"} | {
+        f"blocks.0.{one}" for one in vit_names.BLOCK
+    }
+    shapes |= {f"blocks.0.{one}": shape for one, shape in per_block.items()}
+    state = {one: np.zeros(shapes.get(one, (dim,)), np.float16) for one in wide | set(shapes)}
+    with pytest.raises(ValueError, match=f"its width is {dim}, that of {name} with heads of .* as 64 wide"):
+        weights.load(saved(tmp_path, state))
+    assert vit_names.from_state(state)[1]["heads"] == dim // 64  # of a file of this package's
+
+
 def test_a_file_of_pytorch_needs_torch(tmp_path, monkeypatch):
     (tmp_path / "vit.pth").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -165,6 +185,10 @@ def test_a_file_of_pytorch_needs_torch(tmp_path, monkeypatch):
         ValueError, match=r"vit.pth is a file of PyTorch, which needs torch: pip install .*\[torch\]"
     ):
         encoder.read_settings(tmp_path / "vit.pth")
+    for version, refused in {"2.5.1+cu124": True, "2.9.1": True, "2.10.0": False, "3.0.0a1": False}.items():
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(__version__=version))
+        with pytest.raises(ValueError, match="must be 2.10 or later" if refused else "cannot be read"):
+            weights.load(tmp_path / "vit.pth")
 
 
 # ---------------------------------------------------------------- PyTorch (pip install 'contrastive_jax[torch]')

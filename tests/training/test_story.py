@@ -14,7 +14,7 @@ from contrastive_jax import config as configs
 from contrastive_jax import evaluators
 from contrastive_jax import workdir as workdirs
 from contrastive_jax.commands import evaluate
-from contrastive_jax.training import initial, loop, program
+from contrastive_jax.training import evaluation, initial, loop, program
 from contrastive_jax.training import run as runs
 from contrastive_jax.workdir import checkpoint
 
@@ -77,6 +77,22 @@ def test_stopped_and_resumed_is_uninterrupted_bit_for_bit(whole, tmp_path, monke
     assert first[1] == len(trained) == 6 and trained[-1]["gradient_snr"] > 0
     assert_same(first, left_behind(tmp_path, CONFIG))
     assert result["evaluations"] == whole[1]["evaluations"]
+
+
+def test_an_interrupted_evaluation_during_training_is_made_up_for(whole, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "look", interrupted)
+        with pytest.raises(loop.Stopped, match="stopped at step 3 of 6; saved .* the command to resume"):
+            loop.train(CONFIG, tmp_path, quiet=True, devices=ONE)
+    seen = []
+    loop.train(
+        CONFIG, tmp_path, quiet=True, devices=ONE, on_log=lambda step, metrics: seen.append((step, metrics))
+    )
+    assert_same(left_behind(whole[0], CONFIG), left_behind(tmp_path, CONFIG))
+    assert [step for step, metrics in seen if "eval/knn_top1" in metrics] == [3, 6]
 
 
 def test_the_same_command_again_judges_it_and_keeps_what_training_said_of_its_speed(whole):
