@@ -57,10 +57,7 @@ def config_of(about: Mapping[str, Any]) -> dict[str, Any]:
         "num_classes": 0,
         "classifier": "head" if vit else "fc",
     }
-    if options["channels"] in (
-        1,
-        3,
-    ):  # timm fails to convert the first layer of other numbers, which needs none
+    if options["channels"] in (1, 3):  # timm can convert no others, and fails
         pretrained["first_conv"] = "patch_embed.proj" if vit else "conv1"
     return {
         "architecture": name,
@@ -90,10 +87,9 @@ def _vit(options: Mapping[str, Any], size: int) -> tuple[str, dict[str, Any]]:
     if (dim, layers) not in SIZES:
         arguments |= {"embed_dim": dim, "depth": layers, "num_heads": dim // vit_names.HEAD}
     if options["hidden"] not in (0, 4 * dim):
-        ratio = options["hidden"] / dim  # timm rounds down what this is multiplied to
-        arguments["mlp_ratio"] = (
-            ratio if int(dim * ratio) == options["hidden"] else math.nextafter(ratio, math.inf)
-        )
+        ratio = options["hidden"] / dim
+        exact = int(dim * ratio) == options["hidden"]  # as timm computes it
+        arguments["mlp_ratio"] = ratio if exact else math.nextafter(ratio, math.inf)
     if patch != known:
         arguments["patch_size"] = patch
     if size != USUAL:

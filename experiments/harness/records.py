@@ -36,8 +36,6 @@ SINCE: dict[str, Any] = {
     "encoder.kernel_init": "fan_in",
     "negatives.per_example": False,
     "critic.name": "none",
-    "second_encoder.name": "none",
-    "second_augment.name": "unchanged",
     "optimizer.alternate": [],
 } | YOUNG
 
