@@ -104,7 +104,7 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
             )
         if upright and simple and not image.startswith(TIFF):
             return image
-        # Of TIFFs whose 0 is white, Pillow inverts those of 8 bits, but not those of 16.
+        # Pillow inverts TIFFs whose 0 is white if they have 8 bits, but not if they have 16.
         white_is_0 = getattr(picture, "tag_v2", {}).get(262) == 0
         seen = eight_bits(ImageOps.exif_transpose(picture), white, inverted=white_is_0)
         return _npy(to_array(opaque(seen), channels, 0))

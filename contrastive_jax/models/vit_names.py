@@ -9,7 +9,7 @@ import numpy as np
 from contrastive_jax.types import PyTree
 
 HEAD = 64  # width of an attention head in ViT-Ti, S, B and L; the arrays do not show it
-OTHER_HEADS = {
+OTHER_HEADS = {  # width -> known network whose heads have another
     1280: "ViT-H with heads of 80",
     1408: "ViT-g with heads of 88",
     1664: "ViT-G with heads of 104",
