@@ -21,7 +21,7 @@ ABOUT = ("record", "config", "scale", "seed", "loss", "device", "jax", "git_comm
 MEASURES = (*ROWS, "metrics", "curves")
 NOT_DRAWN = re.compile(
     r"evaluate\.|evaluators\.|log\.|curves\.|metrics\.(timing|epoch|step)|git_commit|diverged"
-    r"|.*(mean_per_class|top5|_std$|intra_class_distances\.)"
+    r"|.*(mean_per_class|top5|_std$|converged$|intra_class_distances\.)"
 )
 DIGITS = 5  # of the page's numbers
 
@@ -58,7 +58,7 @@ def _row(key: str, record: Mapping[str, Any], seed: str, result: Mapping[str, An
         "loss": "+".join(sorted(terms)),
         "device": device.get("kind"),
         "jax": versions.get("jax"),
-        "git_commit": record.get("git_commit"),
+        "git_commit": result.get("git_commit", record.get("git_commit")),
         "seconds": result.get("seconds"),
         "diverged": result.get("diverged"),
     }
@@ -76,6 +76,8 @@ def _numbers(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, f
             yield from _numbers(value, f"{prefix}{name}.")
         elif isinstance(value, int | float):
             yield f"{prefix}{name}", value
+        elif value in records.NOT_FINITE:
+            yield f"{prefix}{name}", float(value)
 
 
 def leaves(found: Sequence[Row]) -> list[str]:

@@ -235,12 +235,11 @@ def keep(job: Job) -> None:
                 f" these, remove the seed from {records.folder() / job.key}.json."
             )
             continue
-        about = {name: result[name] for name in ("device", "versions") if name in result}
+        about = {name: result[name] for name in records.PROVENANCE if name in result}
         if set(record["seeds"]) <= {str(seed)}:
             record |= about
         now |= {name: value for name, value in about.items() if record.get(name) != value}
         record["seeds"][str(seed)] = now
-        record |= {"git_commit": result["git_commit"]} if "git_commit" in result else {}
         for column, score in result.get("evaluations", {}).get("trained", {}).items():
             if "protocol" in score:
                 record.setdefault("protocols", {})[column] = score["protocol"]

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 from scipy import special, stats
 
 from contrastive_jax.evaluators import RUN_SEED
+from experiments.harness import records
 from experiments.harness.jobs import choosing
 from experiments.harness.results import Results
-from experiments.harness.table import TEN_LABELS, Claim
+from experiments.harness.table import TEN_LABELS, Cell, Claim
 
 TAIL = 0.025  # of a false "holds", and of a false "does not hold"
 
@@ -147,6 +148,21 @@ def cells_left(claim: Claim, read: Any) -> str:
     return f"missing: {'; '.join(left)}" if left else ""
 
 
+def not_converged(read: Any, cells: Collection[Cell], paths: Collection[str]) -> str:
+    """Name the cells whose evidence has a fit that did not converge."""
+    if not isinstance(read, Results):
+        return ""
+    found = [
+        ", ".join(cell)
+        for cell in sorted(cells)
+        if cell in read.cells
+        and not all(
+            records.converged(result, path) for result in read.cells[cell]["seeds"].values() for path in paths
+        )
+    ]
+    return f"not converged: {'; '.join(found)}" if found else ""
+
+
 def decides(claim: Claim, said: Judgement) -> bool:
     """Return whether a verdict is of an effect: not of equality, nor of something that is no worse by so many points,
     both of which a ceiling forges."""
@@ -187,7 +203,9 @@ def judge(claim: Claim, read: Any = None) -> Judgement:
     said, half = (
         (of_formula(claim, found[0]), 0.0) if claim.by == "formula" else of_samples(claim, found, read)
     )
-    reasons = [why for why in (cells_left(claim, asked), seeds_left(asked)) if why]
+    reasons = [
+        why for why in (cells_left(claim, asked), seeds_left(asked), not_converged(read, cells, paths)) if why
+    ]
     if isinstance(read, Results):
         said = said._replace(about=", ".join([said.about, *conditions(asked, paths)]))
         asked = asked.of_claim(cells, decides(claim, said))

@@ -5,6 +5,7 @@ A run is known by its settled config: two commands that mean the same are one ru
 over seeds.
 """
 
+import contextlib
 import fnmatch
 import functools
 import hashlib
@@ -39,6 +40,8 @@ SINCE: dict[str, Any] = {
     "optimizer.alternate": [],
 } | YOUNG
 
+PROVENANCE = ("device", "versions", "git_commit")  # of a record; a seed has its own where they differ
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # how JSON has them
 
 Records = dict[str, dict[str, Any]]
 """Name -> record."""
@@ -71,9 +74,10 @@ def folder() -> pathlib.Path:
 
 
 def read(key: str) -> dict[str, Any]:
-    """Read what is kept of a run: ``arguments``, ``config``, ``device``, ``versions``, ``protocols``, ``seeds``; or {}.
+    """Read the record of a run; {} if there is none.
 
-    A seed that ran on another device, or with other versions, than the first has its own ``device`` and ``versions``.
+    Its fields are ``arguments``, ``config``, :data:`PROVENANCE`, ``protocols`` and ``seeds``. A seed that ran on
+    another device, with other versions or at another commit than the first has its own.
 
     Raises:
       ValueError: the file holds no record.
@@ -142,29 +146,38 @@ def failure(result: Mapping[str, Any], path: str) -> str:
     return value["failed"] if isinstance(value, Mapping) else ""
 
 
+def converged(result: Mapping[str, Any], path: str) -> bool:
+    """Return whether the fit behind a path of ``metric`` converged; True for numbers without a fit."""
+    with contextlib.suppress(KeyError):
+        return found_at(result, re.sub(r"\.[^.]*$", ".converged", path.partition(" ")[0])) is not False
+    return True
+
+
 def numbers(tree: Any) -> Any:
-    """Return the scalars of an evaluation: what a table may read; and why a column failed."""
+    """Return the scalars of an evaluation that a table may read, those that are not finite as JSON's text.
+
+    Of a column that failed, the reason; of a fit that did not converge, ``"converged": False`` beside its scalars.
+    """
     if isinstance(tree, Mapping):
-        return (
-            {"failed": tree["failed"]}
-            if "failed" in tree
-            else {
-                k: v
-                for k, v in ((k, numbers(v)) for k, v in tree.items() if k != "settings")
-                if v not in (None, {})
-            }
-        )
-    return tree if isinstance(tree, int | float) and not isinstance(tree, bool) else None
+        if "failed" in tree:
+            return {"failed": tree["failed"]}
+        found = {name: numbers(value) for name, value in tree.items() if name != "settings"}
+        found = {name: value for name, value in found.items() if value not in (None, {})}
+        return found | ({"converged": False} if tree.get("converged") is False else {})
+    if isinstance(tree, bool):
+        return None
+    return tree if isinstance(tree, int | float) or tree in NOT_FINITE else None
 
 
 def curves(file: pathlib.Path, names: Collection[str], points: int = 60) -> dict[str, list[list[float]]]:
-    """Read metrics over training, thinned: name -> [epochs, values]; those that were logged."""
+    """Read metrics over training, thinned, the last point always kept: name -> [epochs, values]."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]  # a number that is not finite is text
     found = {}
     for name in sorted(names):
         known = [row for row in rows if isinstance(row.get(name), int | float)]
-        known = known[:: max(1, math.ceil(len(known) / points))]
         if known:
+            step = math.ceil(len(known) / points)
+            known = [*known[:-1:step], known[-1]]
             found[name] = [[float(f"{row[of]:.6g}") for row in known] for of in ("epoch", name)]
     return found
 

@@ -14,7 +14,7 @@ import pytest
 
 from contrastive_jax.training.run import source_of
 from experiments import harness
-from experiments.harness import cli, gates, jobs, ledger, pages, records, results, running
+from experiments.harness import cli, flat, gates, jobs, ledger, pages, records, results, running
 from experiments.harness import table as tables
 from experiments.harness.cli import command_line
 from experiments.harness.table import Claim, Table
@@ -112,8 +112,31 @@ def test_a_curve_is_of_finite_numbers(tmp_path):
         '{"epoch": 1, "ess": "NaN"}\n{"epoch": 2, "ess": 0.5}\n{"epoch": 3}\n'
     )
     assert records.curves(tmp_path / "metrics.jsonl", ["ess"]) == {"ess": [[2.0], [0.5]]}
-    result = {"evaluations": {"trained": {"linear": {"top1": "NaN"}}}}
-    assert math.isnan(records.pick(result, "trained.linear.top1 %"))
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"epoch": {e}, "ess": 1}}\n' for e in range(1, 101)))
+    epochs, _ = records.curves(tmp_path / "metrics.jsonl", ["ess"])["ess"]
+    assert len(epochs) <= 61 and epochs[0] == 1 and epochs[-1] == 100
+
+
+def test_a_number_that_is_not_finite_is_kept_and_a_fit_that_did_not_converge_judges_nothing(table):
+    claim = Claim("A beats B", "A - B", lambda r: r.differences(("A", "x"), ("B", "x")))
+    table = changed(table, claims=(claim,))
+    job = jobs.Job(NAME, "cpu", ("A", "x"))
+    scores = {0: {"top1": "NaN"}, 1: {"top1": 0.6, "converged": True}, 2: {"top1": 0.7, "converged": False}}
+    for seed, score in scores.items():
+        finish(job, seed, 0.5, linear=score)
+        finish(jobs.Job(NAME, "cpu", ("B", "x")), seed, 0.4)
+    jobs.collect(table, "cpu")
+    found = harness.Results(table, "cpu")
+    assert found.values("A", "x") == pytest.approx({"0": math.nan, "1": 60, "2": 70}, nan_ok=True)
+    assert math.isnan(next(row for row in flat.rows() if row["record"] == job.key)["trained.linear.top1"])
+    assert ledger.ledger_rows(table)[0].verdict().endswith("a number of the evidence is not finite")
+    for kept in (0, 1):
+        record = records.read(job.key)
+        del record["seeds"][str(kept)]
+        records.write(job.key, record)
+        finish(job, kept, 0.5 + 0.01 * kept)
+    jobs.collect(table, "cpu")
+    assert ledger.ledger_rows(table)[0].verdict() == "**cannot be judged here**: not converged: A, x"
 
 
 def test_what_is_compared_is_of_the_seeds_that_all_have(table, tmp_path):
@@ -166,8 +189,11 @@ def test_seeds_that_ran_elsewhere_stay_and_what_has_other_numbers_here_is_told(t
     finish(job, 1, 0.9)
     finish(job, 3, 0.8)
     file = job.folder(3) / "result.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"device": {"kind": "H100"}}))
+    elsewhere = {"device": {"kind": "H100"}, "git_commit": "b" * 40}
+    file.write_text(json.dumps(json.loads(file.read_text()) | elsewhere))
     jobs.collect(table, "cpu")
+    commits = {row["seed"]: row.get("git_commit") for row in flat.rows() if row["record"] == job.key}
+    assert commits == {0: None, 1: None, 2: None, 3: "b" * 40}
     assert "A | x, seed 1: the record has other numbers than" in capsys.readouterr().out
     known = harness.Results(table, "cpu").values("A", "x")
     assert known == pytest.approx({"0": 50, "1": 60, "2": 70, "3": 80})
