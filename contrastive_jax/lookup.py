@@ -6,6 +6,7 @@ user's function in any module that Python can import. A row of a table can be a 
 The error for a misspelt name or option lists what is allowed.
 """
 
+import contextlib
 import difflib
 import importlib
 import importlib.machinery
@@ -50,6 +51,13 @@ FOLDERS: list[str] = []
 
 # Functions that were not found when a saved config that names them was read; they are treated as missing.
 UNKNOWN: set[str] = set()
+
+
+def add_current_folder() -> None:
+    """Add the current folder to FOLDERS, unless Python runs in safe-path mode or the folder is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        if not sys.flags.safe_path:
+            FOLDERS.append(os.getcwd())
 
 
 def use_folders() -> None:

@@ -432,8 +432,7 @@ def check(words: Sequence[str]) -> int:
     from contrastive_jax.conformance import command
 
     signals.guard()
-    if not sys.flags.safe_path:
-        lookup.FOLDERS.append(os.getcwd())
+    lookup.add_current_folder()
     return command.run(words)
 
 
@@ -443,8 +442,7 @@ def config(words: Sequence[str]) -> int:
     from contrastive_jax import lookup
     from contrastive_jax.commands import config as command
 
-    if not sys.flags.safe_path:
-        lookup.FOLDERS.append(os.getcwd())
+    lookup.add_current_folder()
     return command.main(list(words))
 
 
@@ -473,8 +471,7 @@ def run() -> None:
         try:
             from contrastive_jax import lookup
 
-            if not sys.flags.safe_path:
-                lookup.FOLDERS.append(os.getcwd())
+            lookup.add_current_folder()
             app.run(main, flags_parser=_parse)
         except KeyboardInterrupt as error:
             _fail_by_signal(error)

@@ -285,6 +285,13 @@ def test_a_whole_number_beyond_int32_is_a_float_where_floats_are_taken():
     assert type(lookup.call(given, "temperature", {"tau": 2})[0]) is int  # as in kept configs
 
 
+def test_the_warmup_of_a_schedule_of_ones_own_may_be_anything(tmp_path, monkeypatch):
+    code = "def ramp(total_steps, *, warmup: str = '2 epochs'):\n    return lambda step: 0.1\n"
+    (tmp_path / "own_ramp.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    runs.prepare(configs.resolve("digits:scale=smoke", {"schedule": "own_ramp:ramp"}), jax.devices()[:1])
+
+
 def test_a_temperature_is_one_number(tmp_path, monkeypatch):
     (tmp_path / "several.py").write_text(
         "import jax.numpy as jnp\nfrom contrastive_jax.contrast.temperature import Temperature\n"

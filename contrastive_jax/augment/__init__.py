@@ -22,6 +22,7 @@ from contrastive_jax.augment.views import (
     of_arrays,
     options_of,
     seen,
+    with_views,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "presets",
     "seen",
     "views_of_batch",
+    "with_views",
 ]

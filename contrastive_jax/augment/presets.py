@@ -167,7 +167,9 @@ def _function(name: str, preset: Preset) -> Callable:
     options = [parameter for option, parameter in known.items() if option not in preset.fixed]
     build = functools.partial(augmentation, steps=preset.steps, by_view=by_view)
     differs = {**preset.differs, **preset.fixed}
-    return variant(build, name, __name__, preset.source, ("size", "views"), options, differs, "augment")
+    function = variant(build, name, __name__, preset.source, ("size", "views"), options, differs, "augment")
+    function.by_view = tuple(by_view)  # type: ignore[attr-defined]  # options of one value for each view
+    return function
 
 
 globals().update({name: _function(name, preset) for name, preset in PRESETS.items()})

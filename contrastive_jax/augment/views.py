@@ -408,6 +408,23 @@ def _without_local(options: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return rest, bool(options.get("local_views"))
 
 
+def with_views(section: Mapping[str, Any], views: int) -> dict[str, Any]:
+    """Return a section ``augment`` with another number of views; of options with one value a view the last is repeated.
+
+    Presets of arrays, which have no such number, stay as they are.
+    """
+    function = _known(section["preset"])
+    if of_arrays(function):
+        return dict(section)
+
+    def fitted(values: Any) -> Any:
+        known = tuple(values) if isinstance(values, list | tuple) else ()
+        return (known + known[-1:] * views)[:views] if known else values
+
+    by_view = {name: fitted(section[name]) for name in getattr(function, "by_view", ()) if name in section}
+    return {**section, "views": views, **by_view}
+
+
 def names() -> list[str]:
     """Return the names of all presets."""
     return sorted(functions_of(presets) | functions_of(arrays))

@@ -268,8 +268,8 @@ def judged(
 ) -> dict[str, dict[str, Any]]:
     """Return the table rows of a run's evaluations, by heading.
 
-    Rows of ``--mode=evaluate`` (``evaluation.json``) join the run's own rows (heading "") if checkpoint, images
-    and protocols are the same. Otherwise they get a heading that names the difference."""
+    Rows of ``--mode=evaluate`` (``evaluation.json``) join the run's own rows (heading "") if checkpoint, images,
+    protocols and settings are the same. Otherwise they get a heading that names the difference."""
     evaluations = result.get("evaluations") or {}
     if not later:
         return {"": evaluations} if evaluations else {}
@@ -288,10 +288,7 @@ def judged(
         for row in {**evaluations, **later["results"]}
     }
     if not any(clauses.values()):
-        if all(
-            "protocol" not in one or _how(rows[row][column]) == _how(one)
-            for row, column, one in _cells(evaluations)
-        ):
+        if all(_alike(rows[row][column], one) for row, column, one in _cells(evaluations)):
             return {"": rows}
         clauses = {"other options": True}
     heading = f"evaluation.json: {', '.join(clause for clause, holds in clauses.items() if holds)}"
@@ -509,6 +506,14 @@ def number_tables(evaluated: Rows) -> list[Table]:
         rows = [(run, row, [(measure(scores, n), "") for n in names]) for run, row, scores in of_it]
         tables.append(Table(column, [name.replace("_", " ") for name in names], rows))
     return tables
+
+
+def _alike(later: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Return whether two results of a column have one protocol, and one value of every setting that both have."""
+    if "protocol" not in own:
+        return True
+    one, other = (scores.get("settings") or {} for scores in (later, own))
+    return _how(later) == _how(own) and all(one[name] == other[name] for name in {*one} & {*other})
 
 
 def _how(scores: Mapping[str, Any]) -> str:

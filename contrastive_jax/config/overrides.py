@@ -25,7 +25,7 @@ from contrastive_jax.config import approval, schema
 from contrastive_jax.config.files import load, suggest
 from contrastive_jax.config.identity import base_leaves, leaves
 from contrastive_jax.config.resolved import Settings, settings_of
-from contrastive_jax.config.settings import Finder, base, complete, plain, settle
+from contrastive_jax.config.settings import Finder, base, complete, plain, settle, strangers
 from contrastive_jax.contrast.terms import canonical
 
 _LIST = re.compile(r"[^,()\[\]{}'\"]+(,[^,()\[\]{}'\"]+)+")  # words separated by commas
@@ -179,6 +179,10 @@ def _choose(config: ConfigDict, name: str, text: str, find: Finder) -> str:
     choice = next((leaf for leaf in ("name", "preset") if leaf in parent), "")
     if not key and isinstance(literal, Mapping):
         named = {canonical(str(k)): v for k, v in literal.items()} if section == "loss" else literal
+        if section in ("optimizer", "schedule") and (others := strangers(section, literal, find)):
+            raise ValueError(
+                f"--config.{section}: {literal.get('name')!r} has no option {others[0]!r}; remove it from the section."
+            )
         config[section] = ConfigDict(named)
         return section
     if section == "loss" and not key:

@@ -72,7 +72,7 @@ def fixed(total_steps: int, *, tau: Positive = 0.1) -> Temperature:
       total_steps: length of the run.
       tau: the temperature: scores are divided by it.
     """
-    return _stateless(lambda step, alignment: jnp.asarray(tau))
+    return _stateless(lambda step, alignment: jnp.asarray(1.0 * tau))
 
 
 @checked("temperature")
@@ -312,7 +312,7 @@ def kl(
         return {"tau": jnp.clip(moved, min_tau, max_tau).astype(state["tau"].dtype)}
 
     return Temperature(
-        lambda: {"tau": jnp.asarray(tau)},
+        lambda: {"tau": jnp.asarray(1.0 * tau)},
         lambda state, step, alignment: state["tau"],
         update,
         reads="kl_uniform",
@@ -359,7 +359,7 @@ def isogclr(
         return {"tau": jnp.clip(state["tau"] - rate * slope, min_tau, max_tau), "slope": slope}
 
     return Temperature(
-        lambda: {"tau": jnp.asarray(tau), "slope": jnp.zeros(())},
+        lambda: {"tau": jnp.asarray(1.0 * tau), "slope": jnp.zeros(())},
         lambda state, step, alignment: state["tau"],
         update,
         reads="kl_uniform",
@@ -418,7 +418,7 @@ def fast_clip_v2(
 
     zero = jnp.zeros(())
     return Temperature(
-        lambda: {"tau": jnp.asarray(tau), "slope": zero, "square": zero, "visits": zero},
+        lambda: {"tau": jnp.asarray(1.0 * tau), "slope": zero, "square": zero, "visits": zero},
         lambda state, step, alignment: state["tau"],
         update,
         reads="kl_uniform",

@@ -1,6 +1,8 @@
 """Data sets from array files: tables, time series, token ids, features or images of any shape."""
 
+import math
 import pathlib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -79,7 +81,15 @@ def arrays(
         """Return the array of a key; None if the key is empty or "auto" finds no array."""
         if name == AUTO:
             name = usual if usual in held else ""
-        return _array(path, held, option, name) if name else None
+        if not name:
+            return None
+        gibibytes = _stored_size(held, name) / 2**30
+        if gibibytes > memory_limit:  # before it is read
+            raise ValueError(
+                f"data.memory_limit is {memory_limit:g}; the array {name!r} of {path} takes {gibibytes:.1f} GiB."
+                " Raise the limit if every device has this memory."
+            )
+        return _array(path, held, option, name)
 
     x = take("key", next(iter(held)) if path.suffix.lower() == ".npy" else key)
     if x is None:
@@ -190,6 +200,12 @@ class _Safetensors(Mapping):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._file.get_tensor(name)
 
+    def size(self, name: str) -> int:
+        """Return an array's number of bytes."""
+        part = self._file.get_slice(name)
+        bits = re.match(r"[A-Z]+(\d+)", part.get_dtype())  # F32, BF16, F8_E4M3; BOOL has 8
+        return math.prod(part.get_shape()) * int(bits[1] if bits else 8) // 8
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._file.keys())
 
@@ -236,6 +252,17 @@ def _array(path: pathlib.Path, held: Mapping[str, np.ndarray], option: str, name
     raise ValueError(f"data.{option} is {name!r}; {path} has no such array. {near(name, list(held))}")
 
 
+def _stored_size(held: Mapping[str, np.ndarray], name: str) -> int:
+    """Return the number of bytes of an array that would be read into memory; 0 of one that is mapped or missing."""
+    if name not in held:
+        return 0
+    if isinstance(held, np.lib.npyio.NpzFile):
+        return next(
+            (one.file_size for one in held.zip.infolist() if one.filename in (name, f"{name}.npy")), 0
+        )
+    return held.size(name) if isinstance(held, _Safetensors) else 0
+
+
 def _read(path: pathlib.Path, function: Callable[[], Any]) -> Any:
     """Call a function that reads a file; raise its errors as a ValueError of one sentence."""
     from safetensors import SafetensorError
@@ -263,6 +290,10 @@ def _numbered(
     for label in there:
         if label.dtype.kind not in "iubU":
             raise ValueError(f"labels of {path} are {label.dtype}; they must be whole numbers or strings.")
+        if label.dtype.kind == "U" and label.ndim != 1:
+            raise ValueError(
+                f"labels of {path} are texts {list(label.shape)}; they must be one text a row, or 0 and 1 [n, C]."
+            )
     if len({(label.dtype.kind == "U", label.shape[1:]) for label in there}) > 1:
         raise ValueError(f"labels of {path} have two types; training and test labels must have one type.")
     if not there:
@@ -275,7 +306,10 @@ def _numbered(
             for label in labels
         ]
         return numbered, tuple(map(str, names))
-    count = there[0].shape[1] if there[0].ndim == 2 else 1 + max(int(label.max()) for label in there)
+    if there[0].ndim == 2:
+        count = there[0].shape[1]
+    else:
+        count = 1 + max((int(label.max()) for label in there if label.size), default=-1)
     return list(labels), tuple(map(str, range(count)))
 
 

@@ -67,7 +67,7 @@ def huggingface(
     """
     places = splits_of(dir, train_split)
     for option, name in {"train_split": train_split, "test_split": test_split}.items():
-        if name not in ("", AUTO) and name not in places:
+        if name not in places and (option == "train_split" or name not in ("", AUTO)):
             raise ValueError(f"data.{option} is {name!r}; the splits of {dir} are {', '.join(places)}.")
     if train_split == test_split:
         raise ValueError(

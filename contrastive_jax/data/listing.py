@@ -316,13 +316,22 @@ def known_label(value: Any) -> Any:
 
 
 def label_names(value: Any, place: str) -> Names:
-    """Return the names of an entry's labels, None for null or an empty text; raise ValueError with ``place``."""
+    """Return the names of an entry's labels, None for null or an empty text.
+
+    Raises:
+        ValueError: with ``place``, a label that is not a name, or a multi-hot list.
+    """
     if value in (None, ""):
         return None
     values = value if isinstance(value, list) else [value]
     for name in values:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "" or _halved(name):
             raise ValueError(f"{place}: the label is {name!r}; it must be a name or a whole number")
+    if len(values) > 1 and {"0", "1"} >= {*map(str, values)} and len({*values}) < len(values):
+        raise ValueError(
+            f"{place}: the labels are {values!r:.80}, which is a multi-hot list; they must be the names or numbers of"
+            " the classes that the image belongs to, each once"
+        )
     return tuple(dict.fromkeys(str(name) for name in values))
 
 

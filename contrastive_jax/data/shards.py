@@ -61,12 +61,12 @@ def webdataset(
         train_split: pattern of the training shards' paths relative to ``dir``, such as ``part-*.tar``; "auto":
             those with the word ``train``, or all shards if no path has such a word.
         test_split: pattern of the test shards' paths; "auto": those with the word ``test``, else ``val``, else
-            ``validation``, beside training shards with the word ``train``; "": none.
+            ``validation``, beside training shards with the word ``train``, or that ``train_split`` selects; "": none.
         image_key: extension of the images: ``jpg``, or ``left.png`` where samples have several; "auto": any image
             format, one per sample.
         label_key: extension of the labels, text such as ``cls``; or ``json.KEY``, a key of the sample's JSON, whose
             value may be a list of labels; "auto": ``cls`` if a shard has it, else ``json.label`` or ``json.labels`` if
-            its first JSON has it, else no labels; "": no labels. A sample without a label, or with -1, has none;
+            a JSON of the shard has one, else no labels; "": no labels. A sample without a label, or with -1, has none;
             where labels are lists, every sample needs one, which may be empty.
         group: groups of images, which are never each other's negatives: ``json.KEY``, or a regular expression
             that is searched in the path ``SHARD/MEMBER`` and whose first group, or whole match, is the group's
@@ -134,17 +134,20 @@ def webdataset(
 def listed(dir: str) -> tuple[pathlib.Path, list[str]]:
     """Return the folder of the shards and their paths relative to it, sorted."""
     root = pathlib.Path(dir).expanduser()
-    if root.name.endswith(".tar") and root.exists():
+    if root.name.lower().endswith(".tar") and root.is_file():
         return root.parent, [root.name]
     root = root_of(dir, "the folder of the tar shards for data.name=webdataset")
     found: list[str] = []
     for place, below, names in os.walk(root, followlinks=True, onerror=not_listed):
         check_depth(place, root)
         below[:] = [name for name in below if not name.startswith(".")]
-        visible = (name for name in names if not name.startswith("."))
-        found += [pathlib.Path(place, name).relative_to(root).as_posix() for name in visible]
+        for name in (name for name in names if not name.startswith(".")):
+            path = pathlib.Path(place, name)
+            if path.suffix.lower() in ("", ".tar") and not os.path.lexists(os.path.realpath(path)):
+                raise FileNotFoundError(f"{path} is a broken link; remove it, or mount its target.")
+            found.append(path.relative_to(root).as_posix())
     packed = sorted(name for name in found if name.lower().endswith(PACKED))
-    shards = sorted(name for name in found if name.endswith(".tar"))
+    shards = sorted(name for name in found if name.lower().endswith(".tar"))
     if packed:
         raise ValueError(
             f"data.dir contains {packed[0]}, which is compressed and has no random access; decompress it to .tar,"
@@ -172,14 +175,14 @@ def splits_of(
         return [shard for shard in shards if word in re.split("[^a-z]+", shard.lower())]
 
     worded, tests = of_word("train"), [some for word in TEST if (some := of_word(word))]
+    chosen = matching("train_split", train_split) if train_split != AUTO else worded
     if test_split == AUTO:
-        test = tests[0] if tests and worded and train_split == AUTO else []
+        test = tests[0] if tests and chosen else []
+        if train_split != AUTO:
+            test = [shard for shard in test if shard not in {*chosen}]
     else:
         test = matching("test_split", test_split) if test_split else []
-    if train_split != AUTO:
-        train = matching("train_split", train_split)
-    else:
-        train = worded or [shard for shard in shards if shard not in {*test}]
+    train = chosen or [shard for shard in shards if shard not in {*test}]
     if train_split == test_split == AUTO:
         neither = [shard for shard in shards if shard not in {*worded}.union(*tests)]
         if (worded and neither) or (tests and not worded):
@@ -373,12 +376,15 @@ def _usual_label(stream: BinaryIO, samples: Collection[dict[str, Member]], file:
     """Return the key of a shard's labels that "auto" finds; "" without labels."""
     if any("cls" in own for own in samples):
         return "cls"
-    try:
-        described = _described(stream, next((own for own in samples if "json" in own), {}), file)
-    except ValueError:  # JSON that no option names need not be an object
-        return ""
-    found = (name for name in LABELS if type(described.get(name)) in (str, int, list))
-    return next((f"{JSON}{name}" for name in found), "")
+    for own in samples:
+        try:
+            described = _described(stream, own, file)
+        except ValueError:  # JSON that no option names need not be an object
+            return ""
+        for name in LABELS:
+            if type(described.get(name)) in (str, int, list):
+                return f"{JSON}{name}"
+    return ""
 
 
 def _label(

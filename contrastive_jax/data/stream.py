@@ -600,8 +600,12 @@ class Streamed:
 
         Images are [b, W, s, s, c] uint8, cropped by ``view`` (from :func:`augment.make_views`).
         """
-        examples = self.loader(Listed(rows, epoch), view.cut, seed).load(np.arange(len(rows)))
+        examples = self.loader(Listed(rows, epoch), self.training_cut(view), seed).load(np.arange(len(rows)))
         return {name: examples[name] for name in ("image", "label", "group")}
+
+    def training_cut(self, view):
+        """Return the crops of a training view, resized as ``resize`` has it."""
+        return dataclasses.replace(view.cut, opencv=self.resize == "opencv")
 
     def loader(self, order: Endless | Listed, cut, seed: int) -> Loader:
         """Return the loader that reads this split in the given order."""
@@ -692,8 +696,7 @@ class Stream:
                 f"batch_size is {batch_size}; it must be a positive multiple of the {devices} devices"
             )
         own = own_rows(batch_size, mesh) if own is None else own
-        cut = dataclasses.replace(view.cut, opencv=split.resize == "opencv")
-        loader = split.loader(Endless(seed, len(split)), cut, seed)
+        loader = split.loader(Endless(seed, len(split)), split.training_cut(view), seed)
         self._parts = Parts(loader, batch_size, own, steps * batch_size)
         self._workers, self._mesh, self._steps, self._report = workers_of(split.workers), mesh, steps, report
         self.replaced, self._before = replaced, replaced

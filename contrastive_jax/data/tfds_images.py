@@ -19,6 +19,7 @@ from contrastive_jax.data.split import Indices
 from contrastive_jax.data.storage import Source, StorageOptions, held_out, stored
 from contrastive_jax.kinds import with_options
 
+FIRST = 32  # images from which the kind of a split's labels is read
 # Preparing needs TensorFlow; the command `tfds` (4.9.10) imports the other two on start.
 INSTALL = "pip install 'contrastive_jax[tf]' apache-beam mlcroissant"
 
@@ -45,13 +46,13 @@ def tfds(
         test_split: test split in TFDS's syntax; "auto": the first of test and validation with labels; "": no
             test images.
         label_key: the feature with the labels (``coarse_label`` of cifar100); "" leaves them out. A sequence of
-            labels makes a multi-label set. The ``labels`` of voc count every object; ``labels_no_difficult``
-            those that its challenge does, whose rule (leave an image out of the evaluation of a class that it
-            shows in difficult objects only) neither of the two is.
+            labels makes a multi-label set; -1 in it means none. The ``labels`` of voc count every object;
+            ``labels_no_difficult`` those that its challenge does, whose rule (leave an image out of the evaluation
+            of a class that it shows in difficult objects only) neither of the two is.
 
     Raises:
-        ValueError: an unknown or empty split, images twice in the training split or in both splits, or a test
-            split without labels.
+        ValueError: an unknown or empty split, images twice in the training split or in both splits, a test split
+            without labels, or labels by position (CheXpert's one of four classes for each of 14 observations).
         FileNotFoundError: a set that is not prepared.
     """
     name = set
@@ -91,15 +92,18 @@ def tfds(
             " test images"
         )
 
-    test = records(test_split) if test_split else None
+    train, test = records(train_split), records(test_split) if test_split else None
+    if count := train.positions():
+        raise ValueError(
+            f"data.label_key is {label_key!r}, which gives every image of {name} {count} labels by position, not a set"
+            " of classes. Set data.label_key= to train without labels"
+        )
     if test and label_key and not test.labelled:
         raise ValueError(
             f"data.test_split is {test_split!r}, which has no labels in {name}; choose another of"
             f" {', '.join(splits)}"
         )
-    return held_out(
-        Source(name, *stored(name, records(train_split), test, options), classes), options.validation
-    )
+    return held_out(Source(name, *stored(name, train, test, options), classes), options.validation)
 
 
 def overlap(one, other) -> bool:
@@ -332,23 +336,52 @@ class TfdsRecords:
         if not self.label_shape:
             return int(example[self._label_key]) if self._label_key else -1
         label = np.zeros(self.label_shape, np.uint8)
-        label[np.asarray(example[self._label_key], np.int64)] = 1
+        found = np.asarray(example[self._label_key], np.int64)
+        label[found[found >= 0]] = 1
         return label
+
+    def positions(self) -> int:
+        """Return the length of the label lists of a multi-label set if a list is no set of classes; else 0.
+
+        It is none if the lists of the first images have one length and each has a class twice.
+        """
+        if not self.label_shape:
+            return 0
+        lists = [
+            np.asarray(self._source[row][self._label_key]).tolist() for row in range(min(FIRST, len(self)))
+        ]
+        alike = len({*map(len, lists)}) == 1 and all(len({*one}) < len(one) for one in lists)
+        return len(lists[0]) if alike and len(lists) > 1 else 0
 
     @functools.cached_property
     def labelled_rows(self) -> np.ndarray | None:
         """Rows of the images that have a label; None: all.
 
-        Only the first image of each stored split is checked: its images all have labels or all have none.
+        The first image of each stored split is checked: its images all have labels or all have none. Of a multi-label
+        set, whose images may belong to no class, the first :data:`FIRST` of them.
         """
         if not self._label_key:
             return np.empty(0, np.int64)
-        if self.label_shape:
-            return None if np.any(self.read([0])[0].label) else np.empty(0, np.int64)
-        labelled = [part for part in self._parts if self.read([part.start])[0].label >= 0]
+        labelled = [part for part in self._parts if self._labelled(part)]
         return (
             None if len(labelled) == len(self._parts) else np.concatenate([*labelled, np.empty(0, np.int64)])
         )
+
+    def _labelled(self, part: range) -> bool:
+        """Return whether the first images of a stored split have labels; damaged ones are skipped."""
+        error = None
+        for row in part[:FIRST]:
+            try:
+                label = self.read([row])[0].label
+            except Unreadable as unreadable:
+                error = unreadable
+                continue
+            error = None
+            if not self.label_shape or np.any(label):
+                return bool(np.any(label) if self.label_shape else label >= 0)
+        if error:
+            raise error
+        return False
 
     @property
     def labelled(self) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from contrastive_jax import augment, data, models
 from contrastive_jax.evaluators import measures, pairs, protocols
-from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled
+from contrastive_jax.evaluators.evaluation_data import EvalSpec, known_labels, labelled, several
 from contrastive_jax.evaluators.table import METRICS, OF_SEVERAL
 from contrastive_jax.kinds import parameters
 from contrastive_jax.lookup import Section, functions_of, is_own, near, own
@@ -133,11 +133,11 @@ def prepare(
         raise ValueError(f"evaluate.rows is empty; it must contain some of {', '.join(ROWS)}.")
     train, test = source.judged[""]
     if test is not None and train.labelled and metric != "auto":
-        several = bool(train.label_shape)
-        if several != (metric in OF_SEVERAL):
-            fitting = [name for name in METRICS if (name in OF_SEVERAL) == several]
+        of_several = bool(train.label_shape)
+        if of_several != (metric in OF_SEVERAL):
+            fitting = [name for name in METRICS if (name in OF_SEVERAL) == of_several]
             raise ValueError(
-                f"evaluate.metric is {metric!r}; with {'several labels' if several else 'one label'}"
+                f"evaluate.metric is {metric!r}; with {'several labels' if of_several else 'one label'}"
                 f" per image it must be auto or one of {', '.join(fitting)}."
             )
         if metric == "top5" and len(source.classes) <= 5:
@@ -162,7 +162,8 @@ def _facts(layers: tuple[str, ...], train: Any, test: Any) -> EvalSpec:
     if test is None or not train.labelled:
         return EvalSpec(layers, None)
     labels, rows = known_labels(train), labelled(train).rows
-    return EvalSpec(layers, labels if labels is None or rows is None else labels[rows], len(train))
+    labels = labels if labels is None or rows is None else labels[rows]
+    return EvalSpec(layers, labels, len(train), several(train))
 
 
 def layers_of(columns: Iterable[Section]) -> tuple[str, ...]:

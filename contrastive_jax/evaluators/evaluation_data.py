@@ -26,6 +26,7 @@ class EvalSpec(NamedTuple):
     layers: tuple[str, ...]  # layers of the encoder
     labels: np.ndarray | None  # [n] or [n, C], labels of the labelled training images; None if not read yet
     images: int | None = None  # number of training images, labelled or not
+    several: bool = False  # whether an image may have several labels
 
     def check_count(self, name: str, value: int) -> None:
         """Refuse an option that needs more labelled training images than there can be."""
@@ -259,8 +260,11 @@ def _views_of_batch(encode, images, rows, seed, *, finish, layers):
 
 @functools.lru_cache(8)
 def _training_views(options: tuple, train: Any) -> Any:
-    examples = None if train is None else train.image
-    return call(augment.make_views, "augment", dict(options), examples)
+    """Return the views of pretraining, at least two of them."""
+    examples, section = None if train is None else train.image, dict(options)
+    if section.get("views", 2) < 2:
+        section = augment.with_views(section, 2)
+    return call(augment.make_views, "augment", section, examples)
 
 
 @functools.cache

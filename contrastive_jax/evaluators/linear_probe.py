@@ -465,8 +465,11 @@ def _best_rate(train: Rows, labels, plan: Plan, learning_rates, groups) -> float
     plan = plan._replace(batch_size=min(plan.batch_size, len(rows)))
     for rate in learning_rates:
         fitted = _fit_cached(train, labels, plan._replace(learning_rate=rate), rows)
-        outputs = training.linear_outputs(fitted.variables, train)
-        score = features.scores(outputs[aside], labels[aside])
+        outputs = training.linear_outputs(fitted.variables, train)[aside]
+        if not (math.isfinite(fitted.train_loss) and np.isfinite(outputs).all()):
+            worth.append(-math.inf)  # it diverged
+            continue
+        score = features.scores(outputs, labels[aside])
         worth.append(score["top1"] if "top1" in score else score["mean_average_precision"])
     return learning_rates[int(np.argmax(worth))]
 

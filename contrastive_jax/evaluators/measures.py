@@ -43,7 +43,7 @@ def geometry(
 
     Args:
       t: t of uniformity, the inverse squared width of its kernel.
-      self_pairs: whether uniformity includes each image's pair with itself.
+      self_pairs: whether uniformity, tolerance, ``same_class_cosine`` and S include each image's pair with itself.
       metric: distance of the silhouette: euclidean or cosine.
       seed: random seed of the images and their augmentation.
     """

@@ -133,7 +133,7 @@ def lbfgs(
         C=C, Cs=tuple(Cs), labels_per_class=labels_per_class, draws=draws,
         tolerance=tolerance, max_iterations=max_iterations,
     )  # fmt: skip
-    if labels_per_class and facts.labels is not None and facts.labels.ndim == 2:
+    if labels_per_class and facts.several:
         return _leave_out("images have several labels; labels_per_class needs one label per image")
     if _one_class(facts):
         return _leave_out(ONE_CLASS)
@@ -205,7 +205,7 @@ def _finetune(
     **options: Any,
 ) -> Evaluate:
     plan = Plan(**options).check()
-    if fraction < 1 and facts.labels is not None and facts.labels.ndim == 2:
+    if fraction < 1 and facts.several:
         return _leave_out("images have several labels; a class-balanced fraction needs one label per image")
     if _one_class(facts):
         return _leave_out(ONE_CLASS)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from contrastive_jax import data
+from contrastive_jax import augment, data
 from contrastive_jax.config import Settings
 
 NONE = {"name": "none"}
@@ -20,19 +20,18 @@ def paired(settings: Settings) -> bool:
 def tower(settings: Settings, number: int) -> Settings:
     """Return the settings of the first (0) or second (1) encoder alone, with views of its own array.
 
-    The first array has two views in evaluation, for measures of augmented views. ``evaluate.size`` is the size of its
-    images.
+    An array has two views in evaluation, for measures of augmented views. ``evaluate.size`` is the size of the first
+    array's images.
     """
     if not paired(settings):
         return settings
     values = settings.values
     alone: dict[str, Any] = {"second_encoder": NONE, "second_augment": {"name": "unchanged"}}
     if number == 0:
-        views = {"views": 2} if "views" in values["augment"] else {}
-        return settings.replaced(augment={**values["augment"], **views}, **alone)
-    augment = dict(values["second_augment"])
+        return settings.replaced(augment=augment.with_views(values["augment"], 2), **alone)
+    section = dict(values["second_augment"])
     return settings.replaced(
-        augment={"preset": augment.pop("name"), **augment},
+        augment=augment.with_views({"preset": section.pop("name"), **section}, 2),
         encoder=values["second_encoder"],
         evaluate={**values["evaluate"], "size": 0},
         **alone,
@@ -71,10 +70,10 @@ def refusals(settings: Settings) -> None:
     Raises:
       ValueError: the first of them, with the allowed value.
     """
-    augment, predictor = settings.augment.options, settings.predictor.options
+    views, predictor = settings.augment.options, settings.predictor.options
     allowed: tuple[tuple[str, Any, Any, str], ...] = (
-        ("augment.views", augment.get("views", 1), 1, "the other view is the pair's second array"),
-        ("augment.local_views", augment.get("local_views", 0), 0, "a pair has one view of each array"),
+        ("augment.views", views.get("views", 1), 1, "the other view is the pair's second array"),
+        ("augment.local_views", views.get("local_views", 0), 0, "a pair has one view of each array"),
         ("predictor.layers", predictor.get("layers", 0), 0, "embeddings are compared without a predictor"),
         (
             "predictor.widths",

@@ -270,9 +270,8 @@ def prepare(
         raise ValueError(f"log.wandb is {project!r}; it needs wandb: pip install 'contrastive_jax[wandb]'.")
     workdirs.check_steps(settings.profile.steps)
     schedule = in_steps(settings.schedule, steps)
-    if (
-        warmup := schedule.options.get("warmup", 0)
-    ) >= total_steps and settings.schedule.options != schedule.options:
+    warmup = schedule.options.get("warmup", 0)  # of a user's schedule it may be anything
+    if isinstance(warmup, int) and warmup >= total_steps and settings.schedule.options != schedule.options:
         raise ValueError(
             f"schedule.warmup is {settings.schedule.options['warmup']!r}, {warmup} steps; it must be shorter than"
             f" train.duration, {duration!r}, {total_steps} steps."

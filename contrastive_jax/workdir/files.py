@@ -100,9 +100,16 @@ def shareable(value: Any) -> Any:
         return value
     if os.path.isabs(value) and "\n" not in value:  # the whole text is a path, even with blanks
         return os.path.basename(value.rstrip("/")) or "/"
-    for own in filter(None, (os.path.expanduser("~"), os.getcwd())):  # their names may contain blanks
+    for own in _own_folders():  # their names may contain blanks
         value = value.replace(f"{own.rstrip('/')}/", "/")
     return _PATH.sub(lambda found: found[1].rpartition("/")[2], value)
+
+
+def _own_folders() -> list[str]:
+    """Return the home folder and the current one, if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
+        return [os.path.expanduser("~"), os.getcwd()]
+    return [os.path.expanduser("~")]
 
 
 # An absolute path in a text: after a blank, quote, bracket, comma, colon or =, up to a blank, quote, bracket or

@@ -246,6 +246,11 @@ def test_what_evaluate_added_is_beside_the_runs_own_or_says_what_it_is_of(tmp_pa
         changed = later | change
         expected = {"": result["evaluations"], f"evaluation.json: {heading}": changed["results"]}
         assert report.judged(own, result, changed) == expected
+    column = result["evaluations"]["trained"]["linear"]
+    drawn = [column | {"settings": {"seed": seed}} for seed in (0, 1)]
+    own_rows, again = ({"trained": {"linear": one}} for one in drawn)
+    found = report.judged(own, result | {"evaluations": own_rows}, later | {"results": again})
+    assert found == {"": own_rows, "evaluation.json: other options": again}
     (path / "evaluation.json").write_text(
         json.dumps(later | {"data": {"name": "cifar100"}, "images": "0" * 8})
     )

@@ -8,13 +8,14 @@ import jax
 import pytest
 
 from contrastive_jax import config as configs
-from contrastive_jax import data, main
+from contrastive_jax import data, lookup, main
 from contrastive_jax.config import schema, sections, settings
 from contrastive_jax.contrast import temperature
 from contrastive_jax.evaluators import protocols
 from contrastive_jax.models import heads
 from contrastive_jax.optim import optimizers
 from contrastive_jax.training import run as runs
+from contrastive_jax.workdir import files
 
 OVERRIDES = {
     "temperature": "ess",
@@ -62,6 +63,17 @@ def test_a_function_of_ones_own_is_looked_up_once(looked_up, monkeypatch, tmp_pa
     (found,) = configs.expand("digits:scale=smoke", [("temperature", "mine_once:warm")])
     runs.prepare(found, jax.devices()[:1])
     assert looked_up["temperature"].count("mine_once:warm") == 1 and found.temperature.options["tau"] == 0.1
+
+
+def test_the_current_folder_may_be_gone(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(lookup, "FOLDERS", [])
+    lookup.add_current_folder()
+    assert lookup.FOLDERS == [str(tmp_path / "gone")]
+    (tmp_path / "gone").rmdir()
+    lookup.add_current_folder()
+    assert len(lookup.FOLDERS) == 1 and files.shareable("in /a/b: 1") == "in b: 1"
 
 
 def test_a_section_is_its_function_and_its_options():

@@ -78,6 +78,10 @@ def test_overrides_mean_what_they_say(overrides, found):
         ("train.name=x", r"train\.name: there is no such option"),
         ("margin.alpha=64", r"margin\.alpha: there is no such option"),
         ("schedule.total_steps=4", r"schedule\.total_steps: there is no such option"),
+        (
+            "optimizer={'name': 'adamw', 'momentum': 0.5}",
+            "--config.optimizer: 'adamw' has no option 'momentum'",
+        ),
         ("train=fast", "train is a section; write --config.train.OPTION"),
         ("train.batch_size=abc", r"train\.batch_size is 'abc'; it must be a whole number"),
         ("train.batch_size=2.5", r"train\.batch_size is 2.5; it must be a whole number"),

@@ -145,6 +145,14 @@ def test_state_follows_x64():
         )
 
 
+@pytest.mark.parametrize("name", ["kl", "isogclr", "fast_clip_v2", "ess", "learnt", "siglip"])
+def test_a_whole_number_is_a_temperature_like_another(name):
+    """Its state was int32, so that the first update moved tau 1 to 0."""
+    function = getattr(temperature, name)
+    found, wanted = (jax.tree.leaves(function(STEPS, tau=tau).init()) for tau in (1, 1.0))
+    assert [(leaf.dtype, float(leaf)) for leaf in found] == [(leaf.dtype, float(leaf)) for leaf in wanted]
+
+
 def test_no_gradient_flows_through_tau():
     """With MACL's rule tau depends on the embeddings; the gradient is that of the loss at this tau."""
     a, b = jnp.asarray(np.random.default_rng(0).normal(size=(2, 6, 3)), jnp.float32)

@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from suite import over
 
 from contrastive_jax import data
+from contrastive_jax.data import array_files
 
 X = np.random.default_rng(0).normal(size=(20, 3, 2)).astype(np.float32)
 Y = np.arange(20) % 2
@@ -117,6 +118,8 @@ def with_value(value, dtype=np.float64):
         ({"x": with_value(2**40, np.int64)}, {}, f"contain {2**40} in row 17; .* fit int32"),
         ({"x": X, "x_test": with_value(np.nan)}, {}, "the test examples of .* contain nan"),
         ({"x": X[:0]}, {}, "must be .n, ...., not empty"),
+        ({"x": X[:0], "y": Y[:0]}, {}, "must be .n, ...., not empty"),
+        ({"x": X, "y": np.full((20, 2), "a")}, {}, r"are texts \[20, 2\]; they must be one text a row"),
         ({"x": X[:, 0, 0]}, {}, "have shape .20.; they must be .n, ....,"),
         ({"x": X.astype(complex)}, {}, "are complex128; they must be whole numbers or floats"),
         ({"x": np.full((4, 2), "a")}, {}, "they must be whole numbers or floats"),
@@ -131,7 +134,8 @@ def with_value(value, dtype=np.float64):
         ({"x": X, "x_test": X[:, :2]}, {}, "data.test_key contains examples float32 .2, 2."),
         ({"x": X, "x_test": X}, {"test_fraction": 0.1}, "data.test_fraction is 0.1, but .* has test examples"),
         ({"x": X}, {"test_fraction": 0.001}, "data.test_fraction is 0.001; with 20 examples it leaves a split empty"),
-        ({"x": X}, {"memory_limit": 1e-9}, "data.memory_limit is 1e-09; the examples of .* take"),
+        ({"x": X}, {"memory_limit": 1e-9}, "data.memory_limit is 1e-09; the array 'x' of .* takes"),
+        ({"x": X, "x_test": X}, {"memory_limit": 6e-7}, "data.memory_limit is 6e-07; the examples of .* take"),
         ({"x": X, "y": Y, "x_test": X, "y_test": np.full(20, "a")}, {}, "labels of .* have two types"),
         ({"x": X, "y": np.full(20, -2)}, {}, "labels .n. must be whole numbers from -1"),
         ({"x": X, "g": Y / 2}, {"group_key": "g"}, "data.group_key is an array of float64"),
@@ -156,6 +160,13 @@ def test_a_truncated_file_is_a_sentence(write, tmp_path, name, share):
     with pytest.raises(ValueError, match=f"{name} (cannot be read|contains Python)") as error:
         read(tmp_path / name)
     assert "\n" not in str(error.value)
+
+
+def test_an_array_above_the_limit_is_not_read(write, monkeypatch):
+    monkeypatch.setattr(array_files, "_array", lambda *_: pytest.fail("read"))
+    for name in ("a.npz", "a.safetensors"):
+        with pytest.raises(ValueError, match=r"data.memory_limit is 1e-09; the array 'x' .* takes 0.0 GiB"):
+            read(write(name, x=X), memory_limit=1e-9)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.safetensors"])

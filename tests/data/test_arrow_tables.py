@@ -372,3 +372,8 @@ def test_a_missing_split_and_names_of_splits(set_of_two):
     (root / "dataset_dict.json").write_text('{"splits": ["train", "other"]}')
     with pytest.raises(FileNotFoundError, match="other"):
         load(root, test_split="other")
+    for name in ("", "auto"):
+        with pytest.raises(
+            ValueError, match=f"data.train_split is '{name}'; the splits of .* are train, other"
+        ):
+            load(root, train_split=name)

@@ -138,6 +138,7 @@ def test_labels_of_both_splits_in_one_file(tmp_path):
         (lines("path,label"), "csv", "it has no rows"),
         (lines("path,label, label", "a/0.png,x,y"), "csv", "its header contains 'label' twice"),
         ({"a/0.png": 1.5}, "json", "'a/0.png': the label is 1.5; it must be a name or a whole number"),
+        ({"a/0.png": [1, 0, 0, 1]}, "json", r"the labels are \[1, 0, 0, 1\], which is a multi-hot list"),
         ({"a/0.png": ["x", None]}, "json", "the label is None; it must be a name"),
         (lines("path,label", "a/0.png,-1"), "csv", "line 2: the label is -1, which means no label in other"),
         (

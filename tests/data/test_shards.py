@@ -126,6 +126,7 @@ def test_labels_and_groups_of_members(two):
         (b'{"label": "b"}', ["b", "a"]),
         (b'{"labels": ["b", "a"]}', ["b a", "a"]),
         (b'{"label": 0.5, "labels": 7}', ["7", "a"]),
+        (b'{"label": null}', ["", "a"]),
         (b'{"label": {"x": 1}}', None),
         (b'{"caption": "b"}', None),
         (b'["label"]', None),
@@ -150,7 +151,7 @@ def test_labels_of_json_are_found_without_cls(described, names):
         assert source.classes == () and label.tolist() == [-1, -1]
     else:
         found = [np.flatnonzero(row) for row in label] if label.ndim == 2 else label[:, None]
-        texts = [" ".join(source.classes[n] for n in row) for row in found]
+        texts = [" ".join(source.classes[n] for n in row if n >= 0) for row in found]
         assert texts == [" ".join(sorted(n.split())) for n in names]
     assert with_cls.classes == ("c",) and with_cls.train.label.tolist() == [-1, 0]
 
@@ -184,6 +185,7 @@ def test_where_others_have_several_labels_a_missing_one_is_not_none_of_them(tmp_
         ("a.tar b.tar c.tar", {"train_split": "[ab]*", "test_split": "c.tar"}, "a.tar b.tar", "c.tar"),
         ("a.tar b.tar", {"test_split": "b*"}, "a.tar", "b.tar"),
         ("a.tar test.tar", {"train_split": "*"}, "a.tar test.tar", ""),
+        ("train/0.tar train/1.TAR test/0.tar", {"train_split": "train/1*"}, "train/1.TAR", "test/0.tar"),
     ],
 )
 def test_splits_by_words_and_patterns(names, options, train, test, tmp_path):
@@ -246,6 +248,10 @@ def test_one_shard_and_messages_of_places(tmp_path):
     (two / "circle").symlink_to(two, target_is_directory=True)
     with pytest.raises((ValueError, OSError), match="are the same file, through a link|cannot be listed"):
         load(tmp_path / "links")
+    shard(tmp_path / "broken/a.tar", {"0.png": encoded()})
+    (tmp_path / "broken/more").symlink_to(tmp_path / "not mounted")
+    with pytest.raises(FileNotFoundError, match="more is a broken link"):
+        load(tmp_path / "broken")
 
 
 def test_samples_as_people_write_them(tmp_path):

@@ -71,6 +71,8 @@ def value(feature, key, split, i, labelled):
         return number(split, i, labelled, feature.num_classes)
     if key in ("labels", "labels_no_difficult"):
         return labels_of(split, i, labelled, difficult=key == "labels")
+    if key == "label":  # of chexpert: a class for each of 14 observations
+        return [(i + k) % 4 for k in range(14)]
     return [] if isinstance(feature, tfds.features.Sequence) else f"{split}-{i}"
 
 
@@ -102,7 +104,7 @@ def place(tmp_path_factory):
 
     def prepared(name):
         if name not in there:
-            prepare(name, dir, SETS[name][2])
+            prepare(name, dir, SETS[name][2] if name in SETS else {"train": True, "validation": True})
             there.add(name)
         return dir
 
@@ -154,6 +156,15 @@ def test_cifar100s_coarse_labels(place):
     source = data.load(name="cifar100", dir=place("cifar100"), label_key="coarse_label")
     assert len(source.classes) == 20
     assert rows(source.train)[1].tolist() == [number("train", i, True, 20) for i in range(TRAIN)]
+
+
+def test_labels_by_position_are_no_set_of_classes(place):
+    options = {"name": "chexpert", "dir": place("chexpert"), "size": 16}
+    with pytest.raises(
+        ValueError, match="'label', which gives every image of chexpert 14 labels by position"
+    ):
+        data.load(**options)
+    assert not data.load(**options, label_key="").train.labelled
 
 
 def test_voc_says_which_labels_there_are(place):

@@ -342,6 +342,20 @@ def test_the_rate_is_chosen_on_a_tenth_of_the_training_images():
     assert found["settings"]["learning_rate"] == 1.0 and "best of 2 rates" in found["protocol"]
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_rate_that_diverges_is_never_chosen(several):
+    """A classifier of NaN scored the share of class 0, and could win."""
+    labels = [np.zeros(len(x[1]), int) for x in (TRAIN, TEST)]
+    for label in labels:
+        label[:3] = 1
+    if several:
+        labels = [np.eye(2, dtype=int)[label] for label in labels]
+    plan = linear_probe.Plan(batch_size=30, epochs=5)
+    arrays = (TRAIN[0] * 1e3, labels[0], TEST[0] * 1e3, labels[1])
+    found = linear_probe.by_gradient(*arrays, plan, learning_rates=(1e38, 1e-6))
+    assert found["settings"]["learning_rate"] == 1e-6
+
+
 def test_something_is_set_aside_also_of_few_images():
     """A tenth of four is none: the first of the values was taken, and said to be chosen."""
     labels = np.repeat(np.arange(3), 4)

@@ -80,7 +80,9 @@ def subject(mesh=None, train=TRAIN, test=TEST, pixels=False):
 
 
 def judge(name, on, **options):
-    built = evaluators.build({"it": {"name": name} | options}, EvalSpec(LAYERS, on.train.split.label))
+    labels = on.train.split.label
+    facts = EvalSpec(LAYERS, labels, several=labels.ndim == 2)
+    built = evaluators.build({"it": {"name": name} | options}, facts)
     return built["it"](on)
 
 
@@ -361,6 +363,17 @@ def test_bad_options_are_refused_before_anything_is_encoded(section, sentence):
 def test_more_images_than_a_stream_has_are_refused_before_it_is_read(section):
     with pytest.raises(ValueError, match="is 49; it must be at most 48, the number of training images"):
         evaluators.build({"it": section}, EvalSpec(LAYERS, None, 48))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"name": "finetune_simclr", "fraction": 0.5}, {"name": "lbfgs", "labels_per_class": 2}],
+    ids=str,
+)
+def test_shares_of_classes_are_left_out_of_streamed_images_with_several_labels(section):
+    """The kind of their labels is known before they are read; fine-tuning failed after the features."""
+    built = evaluators.build({"it": section}, EvalSpec(LAYERS, None, 48, several=True))
+    assert "images have several labels" in built["it"](None)["left_out"]
 
 
 def test_your_own_evaluator_is_a_function_and_its_name(monkeypatch):

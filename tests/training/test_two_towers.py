@@ -412,6 +412,22 @@ def test_second_images_have_views_normalised_by_their_own_numbers(file):
     np.testing.assert_array_equal(augment.make_eval(**settings.augment.options)(again[3]), plain[0])
 
 
+def test_presets_of_one_value_a_view_have_one_in_training_and_its_repeat_in_evaluation(file):
+    """Training asked for one value, evaluation for two: no run of byol's views could be evaluated."""
+    kinds = "key=photo,pair_key=photo,first=image,second=image,size=8"
+    leaves = {
+        f"{section}{leaf}": value
+        for section in ("augment.", "second_augment.")
+        for leaf, value in {"blur": (1.0,), "solarize": (0.0,)}.items()
+    }
+    names = {"augment.preset": "byol", "second_augment": "byol"}
+    run = runs.prepare(config_of(file, kinds, **IMAGES, **names, **leaves), ONE)
+    for settings, _ in towers_of.towers(run.settings, run.source):
+        options = settings.augment.options
+        assert (options["views"], options["blur"], options["solarize"]) == (2, (1.0, 1.0), (0.0, 0.0))
+        augment.make_eval(**options), augment.make_crops(0.2, 0.5, **options), augment.make_views(**options)
+
+
 @over(
     [
         ({"second_augment": "unchanged"}, "second_encoder: this encoder reads images"),
