@@ -83,7 +83,7 @@ def arrays(
             name = usual if usual in held else ""
         if not name:
             return None
-        gibibytes = _stored_size(held, name) / 2**30
+        gibibytes = _stored_size(path, held, name) / 2**30
         if gibibytes > memory_limit:  # before it is read
             raise ValueError(
                 f"data.memory_limit is {memory_limit:g}; the array {name!r} of {path} takes {gibibytes:.1f} GiB."
@@ -252,14 +252,14 @@ def _array(path: pathlib.Path, held: Mapping[str, np.ndarray], option: str, name
     raise ValueError(f"data.{option} is {name!r}; {path} has no such array. {near(name, list(held))}")
 
 
-def _stored_size(held: Mapping[str, np.ndarray], name: str) -> int:
+def _stored_size(path: pathlib.Path, held: Mapping[str, np.ndarray], name: str) -> int:
     """Return the number of bytes of an array that would be read into memory; 0 of one that is mapped or missing."""
     if name not in held:
         return 0
-    if isinstance(held, np.lib.npyio.NpzFile):
-        return next(
-            (one.file_size for one in held.zip.infolist() if one.filename in (name, f"{name}.npy")), 0
-        )
+    if path.suffix.lower() == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            sizes = {member.filename: member.file_size for member in archive.infolist()}
+        return sizes.get(f"{name}.npy", sizes.get(name, 0))
     return held.size(name) if isinstance(held, _Safetensors) else 0
 
 

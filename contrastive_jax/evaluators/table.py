@@ -1,5 +1,6 @@
 """Results table of a run: one row per subject, one column per evaluator, each result with its protocol."""
 
+import json
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -239,9 +240,12 @@ def of_runs(
     trained = {name: row for name, row in zip(names, rows, strict=True) if row is not None}
     judged = zip(differences, tables, strict=True)
     of_seed = {one.get("seed"): table["untrained"] for one, table in judged if "untrained" in table}
-    pixels = [table["raw pixels"] for table in tables if "raw pixels" in table]  # the same for all runs
+    pixels: dict[str, dict] = {}  # one for all runs, but for evaluators with the run's seed
+    for scores in (table["raw pixels"] for table in tables if "raw pixels" in table):
+        settings = {column: score.get("settings") for column, score in scores.items()}
+        pixels.setdefault(json.dumps(settings, sort_keys=True), scores)
     baselines = {}
-    for row, of in (("untrained", [*of_seed.values()]), ("raw pixels", pixels[:1])):
+    for row, of in (("untrained", [*of_seed.values()]), ("raw pixels", [*pixels.values()])):
         if len(of) > 1:
             baselines[f"{row}, mean ± sd of {len(of)}"] = mean_of(of)
         elif of:

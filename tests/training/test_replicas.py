@@ -446,6 +446,13 @@ def test_untrained_networks_are_a_row_of_their_own():
     pixels = {"raw pixels": {"knn": {"top1": 0.5}}}
     assert table.of_runs([{"seed": 0}, {"seed": 1}], [{}, pixels]) == pixels
     assert table.of_runs([{}], [pixels]) is pixels  # a run by itself
+    seeds = [{"seed": seed} for seed in range(3)]
+    drawn = [  # by evaluators with the run's seed
+        {"raw pixels": {"few": {"top1": top1, "settings": {"seed": seed}}}}
+        for seed, top1 in enumerate((0.5, 0.7, 0.9))
+    ]
+    found = table.of_runs(seeds, drawn)["raw pixels, mean ± sd of 3"]
+    assert found["few"]["top1"] == pytest.approx(0.7)
 
 
 def test_numbers_with_several_values_are_every_combination_of_them():
