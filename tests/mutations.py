@@ -198,6 +198,7 @@ TEMPERATURE = of(
      "goal = target + 0 * step"),
     ("MACL's power is a product", "tau * alpha**alignment", "tau * alpha * alignment"),
     ("MACL's A0 is added", "(alignment - a0)", "(alignment + a0)"),
+    ("KL's tau of a whole number is one", '{"tau": jnp.asarray(1.0 * tau)}', '{"tau": jnp.asarray(tau)}'),
     ("Adam's first slope is weighted", "beta = jnp.where(first, 0.0, beta)", "beta = beta + 0 * visits",
      "contrast/test_by_example.py"),
 )  # fmt: skip
@@ -439,6 +440,17 @@ ARRAY_VIEWS = of(
     ("padding is deleted", "& (ids != padding_id)", ""),
     ("pairs train on SCARF's clean row", 'OF_PAIRS = {"scarf": 1}', "OF_PAIRS = {}", "training/test_two_towers.py -k scarf"),
 )  # fmt: skip
+LISTING = of(
+    "data/listing.py",
+    "data/test_listing.py",
+    ("a multi-hot list is one of names", "if len(values) > 1 and", "if len(values) > 99 and"),
+)  # fmt: skip
+TFDS = of(
+    "data/tfds_images.py",
+    "data/test_tfds_images.py data/test_tfds_schemas.py",
+    ("-1 is the last class", "label[found[found >= 0]] = 1", "label[found] = 1"),
+    ("labels by position are a set", "return len(lists[0]) if alike", "return len(lists[0]) if False"),
+)  # fmt: skip
 ARRAY_FILES = of(
     "data/array_files.py",
     "data/test_array_files.py",
@@ -559,6 +571,7 @@ PROBE = of(
     ("every block has the first one's labels", "first += len(here)", "first += 0"),
     ("every draw is the first", "key=[seed, draw]", "key=[seed, 0 * draw]"),
     ("the worst option is chosen", "return Cs[int(np.argmax(worth))]", "return Cs[int(np.argmin(worth))]"),
+    ("a rate that diverged scores", "worth.append(-math.inf)  # it diverged", "worth.append(1.0)"),
 )
 SHAPE = of(
     "evaluators/geometry.py",
@@ -738,6 +751,7 @@ ENCODERS = [
         ("an image goes on behind its end", "some = self._read(min(len(buffer), self._size - self._at))", "some = self._read(len(buffer))"),
         ("a shorter shard is an image", "if len(some) < count:", "if False:"),
         ("test shards are trained on", "if both := sorted({*train} & {*test}):", "if both := []:"),
+        ("only the first JSON has labels", "                return f\"{JSON}{name}\"\n    return", "                return f\"{JSON}{name}\"\n        break\n    return"),
         ("shards without a word are left out", "if (worded and neither) or (tests and not worded):", "if tests and not worded:"),
     ),
     *of(
@@ -885,7 +899,7 @@ MUTATIONS = [
     *CONTRASTIVE, *DISTRIBUTION, *DEFINITIONS, *INFORMATION, *INVARIANCE,
     *COMPARISON, *CANDIDATES, *MARGIN, *TEMPERATURE, *TARGET, *TERMS, *NEGATIVES, *SUBSETS, *DENSE, *TILED, *SCORES, *PAIRWISE, *DIAGNOSTICS,
     *BY_EXAMPLE, *NORMALIZER, *GUIDE, *SOFT_TARGETS, *VARIANTS,
-    *SUPERVISED, *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
+    *SUPERVISED, *ORDER, *RESIDENT, *SPLIT, *COMPOSITES, *NOISE, *CROPS, *VIEWS, *ARRAY_VIEWS, *LISTING, *TFDS, *ARRAY_FILES, *PIPELINE, *COLOR, *GEOMETRY, *SCHEDULES, *OPTIMIZERS,
     *SNR, *KNN, *FEATURES, *PROBE, *SHAPE, *CHECKPOINT, *METRICS, *LOOP, *RESUME, *STEP, *RECORDER, *RESULT, *REPLICAS, *ALARMS, *ENCODERS, *NETWORK, *NORM, *PROGRAMS, *DEVICES, *CONFIG, *TWO_TOWERS,
 ]  # fmt: skip
 

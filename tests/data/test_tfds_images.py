@@ -12,6 +12,7 @@ from PIL import Image
 
 from contrastive_jax import data
 from contrastive_jax.data.records import Unreadable
+from contrastive_jax.data.tfds_images import TfdsRecords
 from contrastive_jax.evaluators.evaluation_data import labelled
 
 random = np.random.default_rng(0)
@@ -301,3 +302,9 @@ def test_a_tfrecord_copy_says_how_to_convert_it(dir, tmp_path):
     with pytest.raises(FileNotFoundError) as error:
         data.load(name="tiny", dir=str(tmp_path))
     assert command in str(error.value)
+
+
+def test_minus_one_among_several_labels_is_none_of_them():
+    records = object.__new__(TfdsRecords)
+    records.label_shape, records._label_key = (3,), "labels"
+    assert records._label({"labels": [0, -1]}).tolist() == [1, 0, 0]
