@@ -12,10 +12,11 @@ import importlib
 import importlib.machinery
 import inspect
 import os
+import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -60,9 +61,28 @@ def add_current_folder() -> None:
             FOLDERS.append(os.getcwd())
 
 
-def use_folders() -> None:
-    """Add FOLDERS to ``sys.path``; call it only if the user has named code there."""
-    sys.path.extend(folder for folder in FOLDERS if folder not in sys.path)
+def use_folders(file: str | os.PathLike | None) -> None:
+    """Add those of FOLDERS that contain ``file``, code that the user has named, to ``sys.path``.
+
+    Of the other folders nothing may be imported later, such as a file with the name of a library that is not installed.
+    """
+    if file:
+        inside = [pathlib.Path(os.path.abspath(file)), pathlib.Path(os.path.realpath(file))]
+        used = (folder for folder in FOLDERS if any(path.is_relative_to(folder) for path in inside))
+        sys.path.extend(folder for folder in used if folder not in sys.path)
+
+
+@contextlib.contextmanager
+def importable_folders() -> Iterator[None]:
+    """Have FOLDERS at the end of ``sys.path`` while code that the user has named is imported."""
+    added = [folder for folder in FOLDERS if folder not in sys.path]
+    sys.path.extend(added)
+    try:
+        yield
+    finally:
+        for folder in added:
+            with contextlib.suppress(ValueError):  # the code may have removed it
+                sys.path.remove(folder)
 
 
 def check_name(name: str, option: str) -> str:
@@ -113,8 +133,10 @@ def imported(module: str) -> ModuleType:
     Raises:
       Ended: the module ended the program, such as a script without ``if __name__ == "__main__"``.
     """
+    use_folders(file_of(module))
     try:
-        return importlib.import_module(module)
+        with importable_folders():
+            return importlib.import_module(module)
     except SystemExit as ended:
         raise Ended(f"{module} ended the program (exit status {ended.code}) when it was imported.") from None
 
@@ -129,7 +151,6 @@ def own(name: str, option: str) -> Callable:
       ValueError: the module or the function is missing, or the function is not defined that way.
     """
     module, function = check_name(name, option), name.partition(":")[2]
-    use_folders()
     try:
         if name in UNKNOWN:
             raise ModuleNotFoundError(name=module)

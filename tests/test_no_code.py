@@ -4,18 +4,22 @@ And nothing is written but the workdir, whatever paths a config holds.
 """
 
 import ast
+import io
 import json
+import os
 import pathlib
 
 import jax
 import numpy as np
 import pytest
+from PIL import UnidentifiedImageError
 from suite import over
 from test_own_folder import photographs
 
 from contrastive_jax import config as configs
 from contrastive_jax.commands import embed, evaluate, export, preview
 from contrastive_jax.config import schema
+from contrastive_jax.data import pixels
 from contrastive_jax.training import loop
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "contrastive_jax"
@@ -47,6 +51,24 @@ def test_a_saved_config_is_read_as_data(tmp_path):
     config = configs.plain(configs.base()) | {"name": f"__import__('pathlib').Path({str(ran)!r}).touch()"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert configs.load(str(tmp_path)).name == config["name"] and not ran.exists()
+
+
+def test_no_program_is_called_for_an_image(tmp_path, monkeypatch):
+    """Pillow goes by content: it gave PostScript in a .png to Ghostscript."""
+    (tmp_path / "bin").mkdir()
+    ghostscript = tmp_path / "bin/gs"
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", str(ghostscript.parent), prepend=os.pathsep)
+    postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    for read in (
+        lambda: pixels.header(io.BytesIO(postscript)),
+        lambda: pixels.plain(postscript, 3),
+        lambda: pixels.decode(postscript, 3, 8),
+    ):
+        with pytest.raises(UnidentifiedImageError):
+            read()
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from contrastive_jax.config import files, schema
 from contrastive_jax.config.methods import METHODS
 from contrastive_jax.config.schema import Option
 from contrastive_jax.kinds import limits
+from contrastive_jax.system.console import one_line, visible
 from contrastive_jax.training import alarms
 from contrastive_jax.workdir.metric_table import METRICS
 
@@ -115,7 +116,7 @@ def _print(*parts: tuple[str, str]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    console, line = rich.get_console(), Text.assemble(*parts)
+    console, line = rich.get_console(), Text.assemble(*((visible(text), style) for text, style in parts))
     if not console.is_terminal:
         console.print(line, soft_wrap=True)  # for grep
         return
@@ -300,9 +301,9 @@ def main(argv: list[str]) -> int:
     try:
         command(*argv[1:])
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
     except Exception as error:  # a config file is Python, and may raise anything
-        print(f"error: {config.raised(' '.join(argv[1:]), error)}", file=sys.stderr)
+        print(f"error: {one_line(config.raised(' '.join(argv[1:]), error))}", file=sys.stderr)
         return 2
     return 0

@@ -254,7 +254,8 @@ def _readable(result: Mapping[str, Any]) -> dict[str, Any]:
             column: {
                 name: one
                 for name, one in score.items()
-                if name.removesuffix("_std") not in METRICS or number(one)
+                if (name.removesuffix("_std") not in METRICS or number(one))
+                and (name not in ("protocol", "failed", "left_out") or isinstance(one, str))
             }
             for column, score in columns.items()
         }
@@ -549,7 +550,11 @@ def config_tables(runs: Sequence[Shown]) -> list[tuple[str, list[str], list[list
 
 def _quantiles(record: Mapping[str, Any]) -> bool:
     values = record.get("c_quantiles")
-    return isinstance(values, list) and len(values) > 1 and all(isinstance(c, int | float) for c in values)
+    return (
+        isinstance(values, list)
+        and len(values) > 1
+        and all(isinstance(c, int | float) and abs(c) < curves.LARGEST for c in values)
+    )
 
 
 def histogram(run: Shown) -> str:
@@ -559,7 +564,7 @@ def histogram(run: Shown) -> str:
         return ""
     figure, axes = curves.grid(1, 2, 3.2, 2.2)
     for record, strength in ((logged[0], 0.35), (logged[-1], 1.0)):
-        c = np.array(record["c_quantiles"])
+        c = np.array(record["c_quantiles"], float)
         for place, values in zip(axes.flat, (c, 1 / (1 + np.exp(-c))), strict=True):
             label = f"step {record['step']}"
             place.plot(values, np.linspace(0, 1, len(c)), color=run.colour, alpha=strength, label=label)

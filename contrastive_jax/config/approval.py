@@ -64,7 +64,7 @@ def check(config: Mapping[str, Any], place: str | os.PathLike) -> None:
     Raises:
       ValueError: a function is not allowed; the message names it, its file and the way to allow it.
     """
-    for option, name in dict(named(config)).items():
+    for option, name in named(config):
         module = check_name(name, option)
         file = file_of(module)
         if file is None and name not in _allowed:

@@ -1,6 +1,7 @@
 """Config files: loading, arguments, and the application of methods."""
 
 import ast
+import contextlib
 import difflib
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from ml_collections import ConfigDict
 from contrastive_jax.config import approval, methods
 from contrastive_jax.config.scales import SCALES
 from contrastive_jax.config.settings import completed
-from contrastive_jax.lookup import near, use_folders
+from contrastive_jax.lookup import importable_folders, near, use_folders
 
 
 def parse(arg: str, **defaults: Any) -> ConfigDict:
@@ -206,8 +207,9 @@ def _of_the_package() -> list[pathlib.Path]:
 
 
 def names() -> list[str]:
-    """Return the names of all configs in :func:`folders`."""
-    return sorted({file.stem for folder in folders() for file in folder.glob("[!_]*.py")})
+    """Return the names of all configs in :func:`folders`; other file names could be commands of a shell."""
+    stems = {file.stem for folder in folders() for file in folder.glob("[!_]*.py")}
+    return sorted(filter(str.isidentifier, stems))
 
 
 def sibling(file: str, name: str) -> ModuleType:
@@ -216,10 +218,14 @@ def sibling(file: str, name: str) -> ModuleType:
 
 
 def _module(file: pathlib.Path) -> ModuleType:
-    if file.resolve().parent not in _of_the_package():
-        use_folders()  # it may import modules from the folder in which the command was started
+    of_a_user = file.resolve().parent not in _of_the_package()
+    if of_a_user:
+        use_folders(file)
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # the file ends in .py
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with importable_folders() if of_a_user else contextlib.nullcontext():
+        spec.loader.exec_module(
+            module
+        )  # it may import modules from the folder in which the command was started
     return module

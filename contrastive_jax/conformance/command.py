@@ -97,7 +97,6 @@ def _number(flag: str, text: str, kind: type):
 def _function(name: str):
     """Return the user's function ``module:function`` after importing its module."""
     module = lookup.check_name(name, "function")
-    lookup.use_folders()
     try:
         loaded = lookup.imported(module)
     except ModuleNotFoundError as error:

@@ -19,6 +19,8 @@ TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PNG = b"\x89PNG\r\n\x1a\n"
 NUMPY = b"\x93NUMPY"
 WHITE = 65535
+# What Pillow may read, by content: of others it calls programs, as Ghostscript for PostScript in a .png.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "PPM", "JPEG2000", "ICO", "TGA")
 
 
 class Header(NamedTuple):
@@ -57,7 +59,7 @@ def header(file) -> Header:
         channels = 3 if _has_alpha(page) else page.samplesperpixel
         pages = page.parent.pages.is_multipage
         return Header(page.imagelength, page.imagewidth, channels, page.dtype != np.uint8, pages)
-    with Image.open(file) as image:
+    with Image.open(file, formats=FORMATS) as image:
         width, height = image.size
         if image.format == "TIFF":  # as stored: some versions of Pillow rotate the size
             width, height = image.tag_v2[256], image.tag_v2[257]  # type: ignore[attr-defined]
@@ -94,7 +96,7 @@ def plain(image: bytes, channels: int, white: int = WHITE) -> bytes:
         array = _samples_array(page, white)
         convert = array.shape[2] != channels and {array.shape[2], channels} <= {1, 3}
         return _npy(to_array(Image.fromarray(array), channels, 0) if convert else array)
-    with Image.open(io.BytesIO(image)) as picture:
+    with Image.open(io.BytesIO(image), formats=FORMATS) as picture:
         upright = _orientation(picture, late=b"eXIf" in image) in (None, 1)
         simple = picture.mode in ("L", "RGB") and not picture.has_transparency_data
         if white != WHITE and _png_of_16_bits(image) in (2, 4, 6):
@@ -120,7 +122,7 @@ def decode(image: bytes, channels: int, size: int = 0) -> np.ndarray:
 
     if image.startswith(NUMPY):
         return fit(np.load(io.BytesIO(image)), size)
-    with Image.open(io.BytesIO(image)) as picture:
+    with Image.open(io.BytesIO(image), formats=FORMATS) as picture:
         picture = eight_bits(picture)
         return to_array(opaque(picture) if channels in (1, 3) else picture, channels, size)
 
@@ -217,7 +219,7 @@ def _samples(file):
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=FORMATS) as image:
             tags = image.tag_v2
             samples, bits = tags.get(277, 1), max(np.atleast_1d(tags.get(258, 1)))
             if samples == 1 or bits <= 8 and samples == len(image.getbands()):

@@ -427,6 +427,9 @@ def _send_all(stream: socket.socket, loaded: queue.Queue) -> None:
             _send(stream, part)
     except OSError:  # the parent closed the socket or has ended
         os._exit(1)
+    except BaseException:  # otherwise the parent would wait for a part that nobody sends
+        traceback.print_exc()
+        os._exit(1)
 
 
 def _send(stream: socket.socket, part: dict | Exception) -> None:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from contrastive_jax.evaluators.evaluation_data import EvaluationData
-from contrastive_jax.system.console import shared
+from contrastive_jax.system.console import shared, visible
 
 METRICS = {
     "top1": "Top-1",
@@ -129,10 +129,17 @@ def _grid(corner: str, rows: Iterable[str], columns: Iterable[str], text: Callab
 
     columns, table = list(columns), Table(corner)
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(_words(column), justify="right")
     for row in rows:
-        table.add_row(row, *(text(row, column) for column in columns))
+        table.add_row(_words(row), *(_words(text(row, column)) for column in columns))
     return table
+
+
+def _words(text: str) -> Any:
+    """Return a text for a table, in which a name such as ``k[5]`` is no markup and moves no cursor."""
+    from rich.text import Text
+
+    return Text(visible(text))
 
 
 def print_table(
@@ -170,11 +177,11 @@ def print_table(
         table = Table()
         table.add_column("measure", overflow="fold")
         for name in results:
-            table.add_column(name, justify="right")
+            table.add_column(_words(name), justify="right")
         for column, names in measured.items():
             for name in names:
                 found = (measure(scores.get(column, {}), name) for scores in results.values())
-                table.add_row(f"{column}: {name}", *found)
+                table.add_row(_words(f"{column}: {name}"), *found)
         console.print(table)
     for column in columns:
         # One line per protocol, apart from the layer; convergence, for example, can differ.
@@ -187,7 +194,9 @@ def print_table(
         for text, names in whose.values():
             text = text if len(whose) == 1 else f"{text} [{', '.join(names)}]"
             line = f"{column}: {text}"
-            console.print(line, style="dim", markup=False, highlight=False, soft_wrap=not console.is_terminal)
+            console.print(
+                visible(line), style="dim", markup=False, highlight=False, soft_wrap=not console.is_terminal
+            )
 
 
 def mean_of(rows: Sequence[dict]) -> dict:

@@ -95,7 +95,7 @@ _RUNNING: set[subprocess.Popen] = set()  # running compilers
 def _load() -> bool:
     try:
         handlers = _handlers()
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: of CXX
         if not _ENDING.is_set():
             console.warn(f"CPU kernels are not available ({reason(error)}); XLA's slower ones are used.")
         return False
@@ -220,7 +220,12 @@ def _compiler() -> list[str]:
 def _run(command: list[str], seconds: float) -> str:
     """Run a command in its own session, so that its child processes are killed with it."""
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     )
     _RUNNING.add(process)
     try:

@@ -30,7 +30,7 @@ def resizer():
 def _loaded():
     try:
         return library.built("resize", [SOURCE], FLAGS, _open)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:  # ValueError: of CXX
         if multiprocessing.parent_process() is None:  # which also speaks for its workers
             console.warn(
                 f"resizing is not compiled ({library.reason(error)}); SciPy's slower products are used."

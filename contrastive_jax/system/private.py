@@ -1,5 +1,6 @@
 """Folders of the user for compiled code and approvals, trusted only if other users cannot write them."""
 
+import itertools
 import os
 import pathlib
 import stat
@@ -30,11 +31,23 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     """Return a folder that only the user can write; create it if it is missing.
 
     Raises:
-      OSError: the folder cannot be created, or others can write it (:func:`check`).
+      OSError: the folder cannot be created, or others can write it (:func:`check`) or put another in its place.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     check(path)
+    _check_above(path)
     return path
+
+
+def _check_above(path: pathlib.Path) -> None:
+    """Raise PermissionError if everybody can put another folder in the place of ``path`` or of one above it.
+
+    A group's folders are trusted: on many clusters the user's own have such a mode.
+    """
+    for below, parent in itertools.pairwise((path.absolute(), *path.absolute().parents)):
+        mode, owner = parent.stat().st_mode, below.lstat().st_uid
+        if mode & stat.S_IWOTH and (not mode & stat.S_ISVTX or owner not in (os.geteuid(), 0)):
+            raise PermissionError(f"{parent}, which contains {below.name}, is writable by all users")
 
 
 def check(path: pathlib.Path) -> None:

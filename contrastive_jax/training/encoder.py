@@ -122,6 +122,10 @@ def holds_two(path: str | os.PathLike) -> bool:
 
 def _settings(meta: Mapping[str, Any], path: str | os.PathLike) -> Settings:
     """Return the settings of a single run's checkpoint; raise ValueError for one of replicas."""
+    if not isinstance(meta.get("config"), dict):
+        raise ValueError(
+            f"{path} holds a checkpoint without a config; give a run's workdir or its exported encoder."
+        )
     if count := len(meta.get("replicas", ())):
         raise ValueError(
             f"{path} holds {count} replicas; give the folder of one replica, such as {path}/replica_0."

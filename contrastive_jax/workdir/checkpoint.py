@@ -375,6 +375,8 @@ class Checkpoints:
             raise _Damaged(f"its metadata cannot be read: {_brief(error)}") from error
         if not intact:
             raise _Damaged("its metadata was changed")
+        if not (isinstance(record.get("meta"), dict) and isinstance(record.get("leaves"), dict)):
+            raise _Damaged("its metadata is not that of a checkpoint")
         return record
 
     def _read_arrays(self, step: int, like: PyTree, record: dict[str, Any], *, partial: bool) -> PyTree:

@@ -94,7 +94,10 @@ def _full(error: BaseException, workdir: str | os.PathLike) -> str | None:
 def _places(workdir: str | os.PathLike) -> dict[pathlib.Path, str]:
     """Return the folders that a run writes to, each with its description."""
     cache = private.cache_home()
-    temporary = tempfile.gettempdir()
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:  # it looks for a folder by writing, and all are full
+        temporary = os.environ.get("TMPDIR", "/tmp")
     return {
         pathlib.Path(os.path.abspath(temporary)): f"the temporary folder {temporary} (TMPDIR)",
         SHARED_MEMORY: f"shared memory ({SHARED_MEMORY}; docker run --shm-size=... makes it larger)",

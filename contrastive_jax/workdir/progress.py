@@ -267,8 +267,10 @@ class EvaluationProgress:
     def _update(self, how_far: str) -> None:
         if self._status is not None and (not how_far or self._clock() - self._shown > 0.2):
             self._shown = self._clock()
-            self._status.update(f"{self._row}{': ' * bool(how_far)}{how_far}")
+            from rich.text import Text  # a name such as k[5] is no markup
+
+            self._status.update(Text(visible(f"{self._row}{': ' * bool(how_far)}{how_far}")))
 
     def _print(self, line: str) -> None:
         if not self._quiet:
-            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)

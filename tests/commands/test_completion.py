@@ -30,6 +30,15 @@ def test_tab(line, expected):
     assert set(expected.split()) <= set(found) and (expected or not found), found
 
 
+def test_a_file_in_the_current_folder_adds_no_shell_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    for name in ("x';touch RAN;'", "$(touch RAN)", "mine"):
+        (tmp_path / "configs" / f"{name}.py").touch()
+    script = completion.script(main.MODES, ("workdir=",))
+    assert "--config=mine\n" in script and "RAN" not in script
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

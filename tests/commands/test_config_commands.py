@@ -126,6 +126,11 @@ def test_show_reads_a_workdir(tmp_path, capsys):
     assert config_commands.main(["show", str(tmp_path)]) == 0
     shown = [line.partition(" = ")[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
     assert shown == list(configs.leaves(config))
+    config["evaluators"]["\x1b]0;title\x07"] = config["evaluators"]["knn"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    config_commands.main(["show", str(tmp_path)])
+    written = "".join(capsys.readouterr())
+    assert "title" in written and "\x1b" not in written
 
 
 @pytest.mark.parametrize("changed", [{"evaluators": [1]}, {"encoder": "resnet"}, {"augment": []}])

@@ -358,6 +358,7 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "3", '{"evaluations": 3}', '{"step": "x", "device": {}}',
     '{"evaluations": {"trained": {"linear": {"top1": "high", "top1_std": []}}}, "notes": 3, "alarms": {"a": 1}}',
+    '{"evaluations": {"trained": {"knn": {"top1": 0.5, "protocol": ["x"]}, "b": {"failed": {}, "left_out": 3}}}}',
     '{"notes": [1], "git_commit": 5, "seconds": "long", "alarms": [3, {}], "device": []}'])  # fmt: skip
 def test_a_broken_or_odd_result_ends_no_report(text, tmp_path):
     path = make_run(tmp_path / "run", trained=False)
@@ -374,6 +375,7 @@ def test_a_broken_or_odd_result_ends_no_report(text, tmp_path):
         {"c_quantiles": []},
         {"c_quantiles": ["a", "b"]},
         {"c_quantiles": [None, None]},
+        {"c_quantiles": [10**400, 1, 2]},
         {"loss": "x"},
         {"loss": [1, 2]},
         {"loss": True},

@@ -3,6 +3,7 @@
 import collections
 import copy
 import pickle
+import sys
 
 import jax
 import pytest
@@ -74,6 +75,25 @@ def test_the_current_folder_may_be_gone(monkeypatch, tmp_path):
     (tmp_path / "gone").rmdir()
     lookup.add_current_folder()
     assert len(lookup.FOLDERS) == 1 and files.shareable("in /a/b: 1") == "in b: 1"
+
+
+def test_the_current_folder_is_searched_for_what_the_user_named_alone(monkeypatch, tmp_path):
+    """A file with the name of a library that is not installed was imported when the library was looked for."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/beside_the_config.py").write_text("x = 1\n")
+    (tmp_path / "elsewhere.py").write_text(
+        "import beside_the_config\nfrom contrastive_jax.config import base\n"
+        "def get_config(arg):\n    return base()\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(lookup, "FOLDERS", [str(tmp_path / "here")])
+    configs.load(str(tmp_path / "elsewhere.py"))
+    assert str(tmp_path / "here") not in sys.path
+    (tmp_path / "here/mine_here.py").write_text("def f(c, *, x=1.0):\n    return c\n")
+    configs.resolve(None, {"loss": "mine_here:f"})
+    assert str(tmp_path / "here") in sys.path
+    for name in ("beside_the_config", "mine_here"):
+        sys.modules.pop(name)
 
 
 def test_a_section_is_its_function_and_its_options():

@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import pathlib
+import queue
 import signal
 import socket
 import subprocess
@@ -338,6 +339,17 @@ def test_wrong_options():
         split(workers=-2)
     with pytest.raises(ValueError, match="data.stream is 'yes'; it must be one of auto, on, off"):
         data.folder(stream="yes")
+
+
+def test_a_worker_that_cannot_send_ends(monkeypatch, capsys):
+    """Only the thread ended, and the parent waited for its part without an end."""
+    loaded = queue.Queue()
+    loaded.put({"image": np.zeros(3)})
+    monkeypatch.setattr(stream, "_send", lambda *_: (_ for _ in ()).throw(MemoryError("no room")))
+    monkeypatch.setattr(os, "_exit", lambda status: (_ for _ in ()).throw(SystemExit(status)))
+    with pytest.raises(SystemExit):
+        stream._send_all(None, loaded)
+    assert "MemoryError: no room" in capsys.readouterr().err
 
 
 def test_opencv_resizes_the_same_boxes(first):

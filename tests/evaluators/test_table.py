@@ -54,6 +54,21 @@ def judged(subjects, sections=SECTIONS, **options):
     return found, screen.file.getvalue()
 
 
+def test_names_are_no_markup_and_move_no_cursor():
+    """`k[/nn]` ended the command after the evaluation, `[cosine]` was not shown."""
+    score = {"top1": 0.5, "protocol": "a [bold] one"}
+    found = {
+        "trained[/x]": {"k[/nn]": score, "knn[cosine]": score, "m\x1b[2J": {"rank": 3.0, "protocol": ""}}
+    }
+    screen = Console(file=io.StringIO(), width=120)
+    table.print_table(found, console=screen)
+    shown = screen.file.getvalue()
+    assert "\x1b" not in shown
+    assert all(
+        name in shown for name in ("trained[/x]", "k[/nn]", "knn[cosine]", "m\\x1b[2J", "a [bold] one")
+    )
+
+
 def test_a_table_too_wide_for_the_terminal_is_turned():
     columns = [f"evaluator_{number}" for number in range(8)]
     scores = {column: {"top1": 0.9, "protocol": "one " * 30} for column in columns}

@@ -77,6 +77,10 @@ def test_an_error_without_a_file_is_settled_by_the_room_that_there_is(run, monke
     assert said(full(None), run).startswith("shared memory")
     rooms[run] = (2**30, 0)
     assert "no free inodes" in said(full(run / "a"), run)
+    monkeypatch.setattr(
+        tempfile, "gettempdir", lambda: (_ for _ in ()).throw(FileNotFoundError("none is usable"))
+    )
+    assert said(full(run / "a"), run).startswith(f"the disk of {run} is full")
 
 
 def test_semaphores_and_segments_are_shared_memory(run):

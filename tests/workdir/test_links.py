@@ -84,6 +84,11 @@ def test_a_folder_is_the_users_own_by_owner_and_mode(tmp_path, monkeypatch):
     for name in ("link", "open"):
         with pytest.raises(PermissionError, match=name):
             private.folder(tmp_path / name)
+    (tmp_path / "open/mine").mkdir(mode=0o700)
+    with pytest.raises(PermissionError, match="open, which contains mine, is writable by all users"):
+        private.folder(tmp_path / "open/mine")
+    (tmp_path / "open").chmod(0o1777)  # as /tmp: others cannot rename what is there
+    assert private.folder(tmp_path / "open/mine")
     monkeypatch.setattr(os, "geteuid", lambda: mine.stat().st_uid + 1)
     with pytest.raises(PermissionError, match="another user"):
         private.check(mine)
