@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from contrastive_jax import config as configs
-from contrastive_jax import data
+from contrastive_jax import data, distributed
 from contrastive_jax.config import approval
 from contrastive_jax.training import initial
 from contrastive_jax.training.program import Program
@@ -50,9 +50,11 @@ def restored(
     """Restore the state of the newest intact checkpoint, or make the first state; return it with the runs' facts.
 
     Raises:
-      ValueError: the checkpoint's run does not match the program's, see :func:`compatible`.
+      ValueError: the checkpoint's run does not match the program's, see :func:`compatible`; or the processes of a
+        run list different checkpoints.
       checkpoint.DamagedCheckpoints: there are checkpoints, and all are damaged.
     """
+    _check_listed(saved)
     run, newest = program.runs[0], saved.read_meta()
     facts = about(run) | ({"replicas": program.differences} if len(program.runs) > 1 else {})
     facts["contents"] = data.contents(run.source.train, newest[1].get("contents") if newest else None)
@@ -73,6 +75,23 @@ def restored(
     state, step, meta = found
     report(f"resuming at step {step} of {run.total_steps}")
     return state, facts | {"durations": durations(meta, now), "data": meta.get("data", {})}
+
+
+def _check_listed(saved: checkpoint.Checkpoints) -> None:
+    """Refuse processes that would resume from different steps, as by an old listing of a shared file system.
+
+    Raises:
+      ValueError: a process lists other checkpoints than process 0.
+    """
+    own = json.dumps(saved.steps())
+    theirs = distributed.of_first(own)
+    if not distributed.on_all(own == theirs):
+        raise ValueError(
+            f"process {jax.process_index()} lists the checkpoints {own} in {saved.directory}, process 0 lists {theirs}:"
+            " wait until the shared file system shows all of them to every host, then start again."
+            if own != theirs
+            else "another process lists other checkpoints than process 0; its own output names them."
+        )
 
 
 def durations(had: Facts, now: str) -> list[str]:

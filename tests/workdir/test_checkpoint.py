@@ -16,7 +16,8 @@ import numpy as np
 import optax
 import pytest
 
-from contrastive_jax import sharding, types
+from contrastive_jax import distributed, sharding, types
+from contrastive_jax.training import resume
 from contrastive_jax.workdir import checkpoint
 from contrastive_jax.workdir.checkpoint import Checkpoints
 
@@ -581,3 +582,14 @@ def test_a_part_of_a_state_without_any_is_empty(tmp_path):
         saved.save(1, {"params": {"encoder": jnp.ones(2)}, "stats": {"encoder": {}, "projector": {}}}, {})
         part, _, _ = saved.restore_part(["params/encoder", "stats/encoder"])
     assert part["stats"] == {"encoder": {}} and part["params"]["encoder"].tolist() == [1, 1]
+
+
+def test_processes_that_list_other_checkpoints_do_not_resume(directory, monkeypatch):
+    """An old listing of a shared file system: one process would begin anew, the others wait for it."""
+    with checkpoint.Checkpoints(directory) as checkpoints:
+        resume._check_listed(checkpoints)
+        monkeypatch.setattr(distributed, "of_first", lambda text: "[99]")
+        with pytest.raises(
+            ValueError, match=r"lists the checkpoints \[1, 2.*\] in .*, process 0 lists \[99\]"
+        ):
+            resume._check_listed(checkpoints)
