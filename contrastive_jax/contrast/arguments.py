@@ -36,6 +36,22 @@ def check_arrays(function: str, **arrays: Any) -> None:
             raise ValueError(f"{function}.{name} is {value.dtype}; it must be floating.")
 
 
+def row_numbers(places: Any, rows: int) -> Array:
+    """Return numbers of rows as int32, those of no row as ``rows``.
+
+    They keep their values, unlike ids, in any integer type: JAX truncates those of more than 32 bits, counts negative
+    ones from the end, and cannot compare narrow ones with a larger number.
+    """
+    xp = jnp if isinstance(places, jax.Array) else np
+    places = xp.asarray(places)
+    places = places.astype(np.int32) if places.dtype == bool else places
+    outside = places < 0
+    if rows <= np.iinfo(places.dtype).max:
+        outside |= places >= rows
+    inside = xp.where(outside, 0, places).astype(np.int32)
+    return jnp.asarray(xp.where(outside, rows, inside), jnp.int32)
+
+
 def ids_of(function: str, **ids: Any) -> list[Array | None]:
     """Return row ids as JAX arrays in which equal ids stay equal; None stays None.
 

@@ -27,7 +27,8 @@ class Candidates(NamedTuple):
     apply: Callable[..., tuple[list[Pool], PyTree]]
     same_group: str  # "exclude" or "keep" candidates of the query's own group
     most: Callable[[int], int]  # W -> number of candidates per query when all groups differ
-    by: str = "positive"  # a query's pool: its positive's, in the order of positive_keys, or its own view's ("query")
+    # A query's pool: its positive's, in the order of positive_keys, its own view's ("query"), or its pair's ("pair").
+    by: str = "positive"
 
 
 def _pool(keys: Array, group: Array) -> Pool:

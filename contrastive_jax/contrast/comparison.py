@@ -172,8 +172,11 @@ class Compare(NamedTuple):
             transform, divisor = in_logits(transform), jnp.ones((), tau.dtype)
         pool_rng, subset_rng = jax.random.split(rng)
         pools, candidates = self.candidates.apply(state[0], keys, positive_keys, group, pool_rng)
-        own = self.candidates.by == "query"
-        pools = [pools[q if own else sought.index(k)] for q, k in self.pairs]
+        by = self.candidates.by
+        pools = [
+            pools[n if by == "pair" else q if by == "query" else sought.index(k)]
+            for n, (q, k) in enumerate(self.pairs)
+        ]
         selections = list(self.negatives(subset_rng, group, pools, self.candidates.same_group))
         row = shard_batch(jnp.arange(group.shape[0], dtype=jnp.int32)) if self.summation else None
 

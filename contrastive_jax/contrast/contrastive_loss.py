@@ -5,6 +5,7 @@ They use the same comparison, terms and engines as the train step.
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import numbers
 from collections.abc import Callable, Sequence
@@ -416,6 +417,10 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
     if "weight" in options:
         raise ValueError("contrastive_loss has no option weight; multiply its result by the weight.")
     try:
+        while (
+            isinstance(loss, functools.partial) and not loss.args
+        ):  # what the loss declares is its function's
+            options, loss = loss.keywords | options, loss.func
         if isinstance(loss, str):
             term = make_term(loss, options)
         else:
@@ -497,6 +502,11 @@ def _check_shapes(a, b, queue, queue_group, group, positives) -> int:
 def _pairs(queries: int, keys: int, candidates: str, directions: str, several: bool) -> Pairs:
     """Return the views that are compared; if ``several`` positives, each query once, with one of them."""
     pairs = ordered_pairs(1 if directions == "one_way" else queries, keys)
+    if not pairs and queries > 1:
+        raise ValueError(
+            "contrastive_loss.directions is 'one_way', which compares the first view of a alone, and that is the one"
+            " view of b; it must be 'both'."
+        )
     if not pairs:
         raise ValueError(
             "contrastive_loss: a and b have one view, the same, which has no positive; use two or more views."
@@ -577,7 +587,7 @@ def _sharded(source: Candidates, name: str) -> Candidates:
 
 
 def _with_rows(source: Candidates, rows: int, views: Sequence[int | None], pairs: Pairs) -> Candidates:
-    """Return the source with the example of each candidate in its pools, one pool per query.
+    """Return the source with the example of each candidate in its pools, one pool per pair.
 
     The first ``rows`` examples' ``views`` are the batch. Of a query's own example only the query and its
     positive have its row. All other candidates of its group, other views included, are further positives.
@@ -596,7 +606,7 @@ def _with_rows(source: Candidates, rows: int, views: Sequence[int | None], pairs
 
         return [with_row(q, k) for q, k in pairs], state
 
-    return source._replace(apply=apply, by="query")
+    return source._replace(apply=apply, by="pair")
 
 
 def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, directions: int) -> Temperature:
@@ -623,7 +633,7 @@ def _rule(temperature: float | Array | Callable[[Array], Array], rows: int, dire
         raise ValueError(f"contrastive_loss.temperature has shape {shape}; it must be a scalar, {each}.")
     tau = jnp.asarray(temperature)
     if shape:  # to [N, V], the layout of the queries
-        tau = sharding.shard_batch(tau.reshape(-1, rows).T)  # or [N, 1], per example
+        tau = sharding.shard_batch(sharding.replicate(tau).reshape(-1, rows).T)  # or [N, 1], per example
     return _of_batch(lambda mean_positive: tau)
 
 

@@ -211,6 +211,7 @@ def sigmoid_loss(
     _check_rows("sigmoid_loss", "a", a, ids, "positives", engine, (*ENGINES, RING))
     query, key = (SCORES[score](sharding.shard_batch(x)) for x in (a, b))
     dtype = jnp.promote_types(query.dtype, key.dtype)
+    query, key = query.astype(dtype), key.astype(dtype)
     tau = _temperature("sigmoid_loss.temperature", temperature).astype(dtype)
     if bias is not None and relative_bias is not None:
         raise ValueError("sigmoid_loss.relative_bias and sigmoid_loss.bias are both given; pass one of them.")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from contrastive_jax import sharding
-from contrastive_jax.contrast.arguments import check_arrays, check_scalar, ids_of, one_of
+from contrastive_jax.contrast.arguments import check_arrays, check_scalar, ids_of, one_of, row_numbers
 from contrastive_jax.contrast.contrastive_loss import DIRECTIONS, SCORES, contrastive_loss
 from contrastive_jax.types import Array
 
@@ -115,7 +115,6 @@ def _mixed(key: Array, places: Array | None, shares: Array) -> Array:
         return sharding.each_device(lambda t, k: jnp.matmul(t, k, precision=HIGHEST), (shares,), (key,))
 
     def of(places, shares, key):
-        places = jnp.where(places < 0, len(key), places)  # JAX counts negative places from the end
         rows = key.at[places].get(mode="fill", fill_value=jnp.nan)
         return jnp.sum(shares[..., None] * rows, axis=1)
 
@@ -138,9 +137,9 @@ def _checked(targets: Array | tuple[Array, Array], rows: int) -> tuple[Array | N
             f"soft_target_loss.targets has {len(targets)} arrays; a pair must be numbers and shares, [N, P]."
         )
     check_arrays("soft_target_loss", targets=targets[1])
-    (places,) = ids_of("soft_target_loss", targets=targets[0])
+    ids_of("soft_target_loss", targets=targets[0])  # refuses other types
+    places = row_numbers(targets[0], rows)
     shares = jnp.asarray(targets[1])
-    assert places is not None
     if places.shape != shares.shape or shares.ndim != 2 or shares.shape[0] != rows:
         raise ValueError(
             f"soft_target_loss.targets has shapes {jnp.shape(places)} and {shares.shape}; numbers and shares must"

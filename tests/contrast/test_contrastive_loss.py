@@ -545,6 +545,14 @@ def test_a_loss_may_be_a_function_too():
             "margin has no effect on 'relic_kl'",
         ),
         (
+            dict(loss=functools.partial(losses.eqco, alpha=64.0), margin=margin.eqco(alpha=64.0)),
+            "eqco",
+        ),
+        (
+            dict(loss=functools.partial(losses.debiased, tau_plus=0.1), score="dot"),
+            "'cosine' with loss 'debiased'",
+        ),
+        (
             dict(loss="eqco", alpha=64.0, margin=margin.eqco(alpha=64.0)),
             "margin would be added to the margin that is part of 'eqco'",
         ),

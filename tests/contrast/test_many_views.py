@@ -138,6 +138,17 @@ def test_positives_of_several_views_are_one_denominator(summation, x64):
         np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+def test_positives_of_views_that_are_no_keys_and_of_the_key_that_queries_nothing(x64):
+    """One key view: the first query view is it, and has no value; the pools of the others were looked up by number."""
+    z, ids = embeddings(3), np.arange(N) % 3
+    found = contrastive_loss(z, z[:, :1], "info_nce", TAU, positives=ids)
+    scores = np.einsum("iqd,jd->qij", unit(z[:, 1:]), unit(z[:, 0])) / TAU
+    same = ids[:, None] == ids
+    log_all = np.log(np.exp(scores).sum(-1))
+    expected = log_all - (scores * same).sum(-1) / same.sum(-1)
+    np.testing.assert_allclose(found, expected.reshape(-1), rtol=1e-12)
+
+
 def test_drawn_negatives_and_a_margin_count_those_of_a_query():
     """EqCo with K drawn negatives: a pair's value needs its own draw, of at most W (N - 1)."""
     z = embeddings(3).astype(np.float32)
@@ -184,6 +195,7 @@ def test_eight_devices_have_the_values_of_one(engine, ids, x64):
     ("queries", "keys", "options", "message"),
     [
         ((8, 1, 5), (8, 1, 5), {}, "one view, the same"),
+        ((8, 3, 5), (8, 1, 5), {"directions": "one_way"}, "directions is 'one_way', .* must be 'both'"),
         ((8, 2, 5), (8, 5), {}, r"a \(8, 2, 5\) and b \(8, 5\)"),
         ((8, 2, 5), (8, 2, 4), {}, r"b \(8, 2, 4\)"),
         ((8, 3, 5), (8, 2, 5), {"candidates": "own_view"}, "'own_view', and view 2 of a"),

@@ -141,6 +141,13 @@ def test_pairs_are_info_nce_over_both_views(x64):
     np.testing.assert_allclose(loss, contrastive_loss(a, b, "info_nce", 0.2).mean(), rtol=1e-12)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rows_of_two_types(x64, engine):
+    x, y = embeddings(1), embeddings(2)
+    found = sigmoid_loss(x.astype(np.float32), y, 0.1, -3.0, engine=engine)
+    np.testing.assert_allclose(found, sigmoid_loss(x, y, 0.1, -3.0), rtol=1e-5)
+
+
 @pytest.mark.run
 @pytest.mark.parametrize("engine", ENGINES)
 def test_eight_devices_are_one(x64, engine):

@@ -134,9 +134,10 @@ def test_eight_devices_are_one(name, engine, x64):
     tau, weight, expected = by_query(LOSSES[name])
     mesh = sharding.make_mesh()
     with jax.set_mesh(mesh):
-        a, b = (jax.device_put(x, sharding.named(mesh, sharding.ROWS)) for x in views())
-        found = with_gradients(LOSSES[name], engine)(a, b, jnp.asarray(tau), jnp.asarray(weight))
-        assert_same(jax.device_get(found), expected)
+        a, b, rows = (jax.device_put(x, sharding.named(mesh, sharding.ROWS)) for x in (*views(), tau))
+        for given in (jnp.asarray(tau), rows):
+            found = with_gradients(LOSSES[name], engine)(a, b, given, jnp.asarray(weight))
+            assert_same(jax.device_get(found), expected)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from suite import one_program
 
 from contrastive_jax import contrastive_loss, sharding, soft_target_loss
+from contrastive_jax.contrast.arguments import row_numbers
 
 contrastive_loss, soft_target_loss = map(one_program, (contrastive_loss, soft_target_loss))
 
@@ -90,6 +91,18 @@ def test_a_target_outside_of_the_batch_is_nan(place):
     places[3, 1] = place
     found = jax.jit(lambda places: soft_target_loss(A, B, (places, jnp.asarray(PAIR[1])), TAU))(places)
     np.testing.assert_array_equal(np.isnan(found), np.arange(ROWS) == 3)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint64])
+@pytest.mark.parametrize("rows", [100, 256, 300])
+def test_row_numbers_are_no_ids(dtype, rows):
+    """As ids outside of int32 they were renumbered, so that all moved; a narrow type could not be compared."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    places = np.array([0, 99, least, most], dtype)
+    expected = [place if 0 <= place < rows else rows for place in places.tolist()]
+    assert np.asarray(row_numbers(places, rows)).tolist() == expected
+    if places.itemsize <= 4:
+        assert np.asarray(jax.jit(lambda p: row_numbers(p, rows))(places)).tolist() == expected
 
 
 REFUSED = {
