@@ -139,7 +139,7 @@ COMPARISON = of(
     "contrast/comparison.py",
     ONE_CALL,
     ("a view is its own positive", "for k in range(keys) if q != k)", "for k in range(keys) if q == k)"),
-    ("all positives have the first one's negatives", "pools[q if own else sought.index(k)]", "pools[0]",
+    ("all positives have the first one's negatives", 'pools[n if by == "pair" else q if by == "query" else sought.index(k)]', "pools[0]",
      "contrast/test_many_views.py"),
     ("tau carries a gradient", "tau = tau if self.differentiate_temperature else jax.lax.stop_gradient(tau)",
      "tau = tau", f"contrast/test_temperature.py {ONE_CALL}"),

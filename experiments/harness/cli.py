@@ -256,7 +256,7 @@ def seconds_an_image(scale: str) -> float:
         for table in map(table_of, all_tables()):
             for cell, entry in Results(table, one).cells.items():
                 seen = images_seen(config_of(table.runs[one][cell]))
-                found += [seed["seconds"] / seen for seed in entry["seeds"].values()]
+                found += [seed["seconds"] / seen for seed in entry["seeds"].values() if "seconds" in seed]
         if found:
             return statistics.median(found)
     return math.nan
@@ -273,7 +273,10 @@ def plan(
     """Print what would run of some cells, a list by the table's name, each run once; and its device-hours."""
     seconds = {
         table.name: [
-            seed["seconds"] for run in Results(table, scale).cells.values() for seed in run["seeds"].values()
+            seed["seconds"]
+            for run in Results(table, scale).cells.values()
+            for seed in run["seeds"].values()
+            if "seconds" in seed  # not of a run that was paused
         ]
         for table in tables
     }
