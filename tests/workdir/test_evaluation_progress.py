@@ -26,7 +26,7 @@ def test_scores_are_lines_and_what_is_reported_is_the_status():
     with EvaluationProgress("evaluating it", console=console, clock=lambda: float(next(now))) as shown:
         shown.begin("trained")
         progress.report("images encoded", 512, 1437)
-        assert shown._status.status == "trained: 512 of 1,437 images encoded"
+        assert str(shown._status.status) == "trained: 512 of 1,437 images encoded"
         shown.score("trained", "knn", "97.2")
     progress.report("images encoded", 1, 2)  # nobody listens any more
     text = out.getvalue()
