@@ -1,5 +1,6 @@
 """Prepared TFDS image data sets, read without TensorFlow."""
 
+import contextlib
 import difflib
 import functools
 import itertools
@@ -347,9 +348,10 @@ class TfdsRecords:
         """
         if not self.label_shape:
             return 0
-        lists = [
-            np.asarray(self._source[row][self._label_key]).tolist() for row in range(min(FIRST, len(self)))
-        ]
+        lists = []
+        for row in range(min(FIRST, len(self))):
+            with contextlib.suppress(RuntimeError, ValueError):  # a damaged record, which `read` names
+                lists.append(np.asarray(self._source[row][self._label_key]).tolist())
         alike = len({*map(len, lists)}) == 1 and all(len({*one}) < len(one) for one in lists)
         return len(lists[0]) if alike and len(lists) > 1 else 0
 
