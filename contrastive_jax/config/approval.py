@@ -107,7 +107,7 @@ def _kept(name: str, file: str, place: str | os.PathLike) -> bool:
     """Return whether a function is approved for a workdir, or for the one that holds this replica or file."""
     address = _address(place)
     try:
-        private.check(_approvals())
+        private.check_folder(_approvals())
     except OSError:  # there are no approvals, or other users may have written them
         return False
     return any(

@@ -224,8 +224,7 @@ def _module(file: pathlib.Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # the file ends in .py
     module = importlib.util.module_from_spec(spec)
+    # A user's config may import modules from the folder in which the command was started.
     with importable_folders() if of_a_user else contextlib.nullcontext():
-        spec.loader.exec_module(
-            module
-        )  # it may import modules from the folder in which the command was started
+        spec.loader.exec_module(module)
     return module

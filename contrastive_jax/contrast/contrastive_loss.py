@@ -417,9 +417,7 @@ def _term(loss: str | Callable[..., Array], options: dict[str, Any]) -> Term:
     if "weight" in options:
         raise ValueError("contrastive_loss has no option weight; multiply its result by the weight.")
     try:
-        while (
-            isinstance(loss, functools.partial) and not loss.args
-        ):  # what the loss declares is its function's
+        while isinstance(loss, functools.partial) and not loss.args:  # its function has the declaration
             options, loss = loss.keywords | options, loss.func
         if isinstance(loss, str):
             term = make_term(loss, options)

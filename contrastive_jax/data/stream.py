@@ -427,7 +427,7 @@ def _send_all(stream: socket.socket, loaded: queue.Queue) -> None:
             _send(stream, part)
     except OSError:  # the parent closed the socket or has ended
         os._exit(1)
-    except BaseException:  # otherwise the parent would wait for a part that nobody sends
+    except BaseException:  # a dead thread alone would leave the parent waiting
         traceback.print_exc()
         os._exit(1)
 

@@ -342,9 +342,9 @@ class TfdsRecords:
         return label
 
     def positions(self) -> int:
-        """Return the length of the label lists of a multi-label set if a list is no set of classes; else 0.
+        """Return the number of labels by position of an image; 0 if its labels are a set of classes.
 
-        It is none if the lists of the first images have one length and each has a class twice.
+        Labels are by position if the lists of the first images have one length and each repeats a class.
         """
         if not self.label_shape:
             return 0

@@ -182,8 +182,9 @@ def _checked(path: pathlib.Path) -> pathlib.Path:
     A truncated library would load, and end the process with SIGBUS when a missing page is read.
     """
     size_and_digest = _beside(path)
-    for each in (path.parent, path, size_and_digest):
-        private.check(each)  # it is loaded as code
+    private.check_folder(path.parent)  # its files are loaded as code
+    for each in (path, size_and_digest):
+        private.check(each)
     if size_and_digest.read_text() != _described(path.read_bytes()):
         raise OSError(f"{path} was changed after it was written")
     return path

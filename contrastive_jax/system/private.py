@@ -31,19 +31,19 @@ def folder(path: pathlib.Path) -> pathlib.Path:
     """Return a folder that only the user can write; create it if it is missing.
 
     Raises:
-      OSError: the folder cannot be created, or others can write it (:func:`check`) or put another in its place.
+      OSError: the folder cannot be created, or :func:`check_folder` refuses it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check(path)
-    _check_above(path)
+    check_folder(path)
     return path
 
 
-def _check_above(path: pathlib.Path) -> None:
-    """Raise PermissionError if everybody can put another folder in the place of ``path`` or of one above it.
+def check_folder(path: pathlib.Path) -> None:
+    """Raise PermissionError as :func:`check`, and if every user can replace the folder or one above it.
 
     A group's folders are trusted: on many clusters the user's own have such a mode.
     """
+    check(path)
     for below, parent in itertools.pairwise((path.absolute(), *path.absolute().parents)):
         mode, owner = parent.stat().st_mode, below.lstat().st_uid
         if mode & stat.S_IWOTH and (not mode & stat.S_ISVTX or owner not in (os.geteuid(), 0)):

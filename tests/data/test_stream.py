@@ -355,6 +355,8 @@ def test_a_worker_that_cannot_send_ends(monkeypatch, capsys):
 def test_opencv_resizes_the_same_boxes(first):
     pytest.importorskip("cv2")
     ((batch,), _, _) = batches([0], resize="opencv")
+    drawn = split(resize="opencv").drawn(VIEWS, batch.id, seed=3, epoch=0)  # as preview and measures do
+    np.testing.assert_array_equal(drawn["image"], batch.image)
     apart = np.abs(batch.image.astype(int) - first[0].image)
     assert 0 < apart.mean() < 12  # of noise, on which kernels differ most; other boxes: over 50
     same(batch.id, first[0].id)

@@ -13,9 +13,9 @@ from sklearn.metrics import silhouette_score
 from sklearn.metrics.pairwise import cosine_similarity
 
 from contrastive_jax import augment, data, evaluators, sharding
-from contrastive_jax.evaluators import geometry, measures, retrieval
+from contrastive_jax.evaluators import evaluation_data, geometry, measures, retrieval
 from contrastive_jax.evaluators.evaluation_data import EvalSpec, EvaluationData, LabelledSubset, Pretrained
-from contrastive_jax.lookup import functions_of
+from contrastive_jax.lookup import functions_of, hashable
 
 AUGMENT = {"preset": "crop_only", "size": 4, "crop_min": 0.6, "flip": 0.0}
 LABELS = np.arange(60) % 3
@@ -325,3 +325,11 @@ def test_lidar_counts_directions_that_augmentation_leaves_alone():
     images, noise = draw.standard_normal((400, 1, 8)), draw.standard_normal((400, 10, 8))
     assert geometry.lidar(images + 0.01 * noise) > 7.5
     assert geometry.lidar(images * np.array([1, 1] + [0] * 6) + 0.1 * noise) < 3
+
+
+def test_two_views_are_drawn_where_pretraining_had_one():
+    """Of one view the second was the first, at distance 0."""
+    options = {"preset": "byol", "size": 8, "views": 1, "blur": (1.0,), "solarize": (0.0,)}
+    make = evaluation_data._training_views(hashable(options), None)
+    first, second = make(jax.random.key(0), np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8))
+    assert not np.array_equal(first, second)
